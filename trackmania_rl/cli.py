@@ -221,7 +221,8 @@ def file_ending_in(ending: str) -> Callable[[str], Path]:
     return read
 
 
-mp4_file, png_file = file_ending_in(".mp4"), file_ending_in(".png")
+mp4_file = file_ending_in(".mp4")
+png_file = file_ending_in(".png")
 
 
 def new_file(text: str) -> Path:

@@ -54,7 +54,8 @@ class StateNetwork(nn.Module):
         self.register_buffer("float_mean", torch.tensor(spaces.float_mean), persistent=False)
         self.register_buffer("float_std", torch.tensor(spaces.float_std), persistent=False)
         self.img_head: nn.Module | None = None
-        n_features, width = spaces.n_floats + role.n_action_numbers, settings.float_hidden_dim
+        n_features = spaces.n_floats + role.n_action_numbers
+        width = settings.float_hidden_dim
         if spaces.has_image:
             self.img_head, n_of_image = convolutions(settings, *spaces.image_shape)
             n_features += n_of_image
@@ -122,7 +123,8 @@ class RunningNormalization(nn.Module):
         """Add the states of a batch (Chan et al. 1979)."""
         var, mean = torch.var_mean(floats, dim=0, correction=0)
         total = self.n_states + len(floats)
-        share, difference = len(floats) / total, mean - self.mean
+        share = len(floats) / total
+        difference = mean - self.mean
         self.var.lerp_(var, share).add_(difference.square() * share * (1 - share))
         self.mean.add_(difference * share)
         self.n_states.copy_(total)

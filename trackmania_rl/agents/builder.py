@@ -61,7 +61,8 @@ class IQN:
                 f'{spaces.action}: name another agent, such as "trackmania_rl.agents.torchrl_agent:SAC"'
             )
         self._settings, self._spaces = settings, spaces
-        self._network_seed, self._learner_seed = seeds.integer("network"), seeds.integer("learner")
+        self._network_seed = seeds.integer("network")
+        self._learner_seed = seeds.integer("learner")
 
     def make_network(self) -> QuantileNetwork:
         """Make the network that the setting `network` names, on the CPU.
@@ -70,7 +71,8 @@ class IQN:
             SettingsError: if the setting names no network.
             UserError: if the image is too small for the convolutions.
         """
-        settings, spaces = self._settings, self._spaces
+        settings = self._settings
+        spaces = self._spaces
         sizes = Sizes(
             float_mean=spaces.float_mean,
             float_std=spaces.float_std,
@@ -120,7 +122,8 @@ def make_agent_builder(settings: Settings, spaces: Spaces, seeds: SeedTree) -> A
     Raises:
         SettingsError: if it makes no agent, or one that does not fit the spaces.
     """
-    takes, kinds = "settings, spaces, seeds", (AgentBuilder,)
+    takes = "settings, spaces, seeds"
+    kinds = (AgentBuilder,)
     builder: AgentBuilder = make_part(settings.agent.agent, "agent", settings, spaces, seeds, takes=takes, kinds=kinds)
     return builder
 

@@ -65,7 +65,8 @@ class ActionChooser:
         return actions
 
     def _random_action(self, throttle_probability: float | None) -> int:
-        n_throttle, n_other = len(self._throttle_actions), len(self._other_actions)
+        n_throttle = len(self._throttle_actions)
+        n_other = len(self._other_actions)
         if throttle_probability is None or n_throttle == 0 or n_other == 0:
             return int(self._rng.integers(n_throttle + n_other))
         throttles = self._rng.random() < throttle_probability
@@ -172,7 +173,8 @@ class Inferer(Actor):
         explorations: Sequence[Exploration] | None = None,
     ) -> BatchDecision:
         explorations = explorations or [GREEDY] * len(floats)
-        img, states = torch.from_numpy(frames).to(self._device), torch.from_numpy(floats).to(self._device)
+        img = torch.from_numpy(frames).to(self._device)
+        states = torch.from_numpy(floats).to(self._device)
         q_values = self._mean_values(img, states).cpu().numpy()
         actions = self._chooser.choose(q_values, explorations)
         return BatchDecision(actions=actions, is_greedy=actions == q_values.argmax(axis=1), q_values=q_values)
@@ -261,7 +263,8 @@ class PreparedMeanValues(MeanValues):
         last_weight, last_bias = network.last_layers_as_one()
         factors = network.factors(self._tau).squeeze(0)  # (K, D or 2U)
         if network.quantiles_multiply_hidden_layers:
-            last_weight, factors = last_weight * factors.mean(dim=0), factors[:0]
+            last_weight = last_weight * factors.mean(dim=0)
+            factors = factors[:0]
         return Prepared(
             hidden_weight.to(self._dtype),
             hidden_bias.to(self._dtype).unsqueeze(1),
@@ -284,7 +287,9 @@ class PreparedMeanValues(MeanValues):
         return recording.values
 
     def _record(self, img: Tensor, floats: Tensor) -> Recording:
-        img, floats, graph = img.clone(), floats.clone(), torch.cuda.CUDAGraph()
+        img = img.clone()
+        floats = floats.clone()
+        graph = torch.cuda.CUDAGraph()
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):  # the first call allocates workspaces, which a recording may not

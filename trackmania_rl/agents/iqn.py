@@ -406,7 +406,8 @@ class IQNAgent(Agent):
         loss = self.loss_class(network, settings, device, seed)
         super().__init__(loss, loss.online, settings)
         self.weights = nn.Parameter(flatten_parameters(learning_parameters(loss.online)))  # (P,), those that learn
-        self._differentiate, self._clip_gradient = self.loss_class.differentiate, clip_gradient
+        self._differentiate = self.loss_class.differentiate
+        self._clip_gradient = clip_gradient
         if use_torch_compile:
             mode = "reduce-overhead" if device.type == "cuda" else None
             self._differentiate = compiled(self.loss_class.differentiate, mode)
@@ -423,7 +424,8 @@ class IQNAgent(Agent):
 
         `process_losses` runs within the backward pass, which is not compiled then.
         """
-        loss, settings = self.loss_module, self.settings
+        loss = self.loss_module
+        settings = self.settings
         transitions = Transitions.from_batch(batch, loss.device)
         taus = draw_taus(len(transitions.action), settings, loss.generator)
         differentiate = self._differentiate if process_losses is None else self.loss_class.differentiate
@@ -495,7 +497,8 @@ class IQNAgent(Agent):
     @override
     @torch.no_grad()
     def returns_at(self, img: Tensor, floats: Tensor, taus: Tensor) -> Tensor | None:
-        network, device = self.evaluation_network, self.loss_module.device
+        network = self.evaluation_network
+        device = self.loss_module.device
         with evaluation_mode(network):
             returns: Tensor = network(img.to(device), floats.to(device), taus.to(device).unsqueeze(0))
         return returns.float()
@@ -530,7 +533,8 @@ class IQNAgent(Agent):
     @override
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         super().load_state_dict(state)
-        loss, step = self.loss_module, state["step"]
+        loss = self.loss_module
+        step = state["step"]
         loss.target.load_state_dict(state["target"])
         for name, tensor in self.optimizer.state[self.weights].items():
             tensor.copy_(step["optimizer"][name])

@@ -162,7 +162,8 @@ def convolutions(settings: AgentSettings, n_frames: int, height_px: int, width_p
         kind = nn.Conv2d if layers else SpaceToDepthConv2d
         layers += [kind(channels, out_channels, kernel_size, stride), nn.LeakyReLU(LEAKY_RELU_SLOPE, inplace=True)]
         channels = out_channels
-        height, width = (height - kernel_size) // stride + 1, (width - kernel_size) // stride + 1
+        height = (height - kernel_size) // stride + 1
+        width = (width - kernel_size) // stride + 1
         if height < 1 or width < 1:
             raise UserError(
                 f"an image of {width_px} x {height_px} pixels is too small for conv_kernel_sizes = "

@@ -161,7 +161,8 @@ class TorchRLAgent:
                 f"gamma_schedule = ((0, {settings.agent.gamma_schedule[0][1]}),)"
             )
         self._settings, self._spaces = settings, spaces
-        self._network_seed, self._learner_seed = seeds.integer("network"), seeds.integer("learner")
+        self._network_seed = seeds.integer("network")
+        self._learner_seed = seeds.integer("learner")
         self._loss, self._options = loss, options
         self._normalize_observations = normalize_observations
 
@@ -178,7 +179,8 @@ class TorchRLAgent:
 
     def make_learner(self, network: nn.Module) -> TorchRLLearner:
         """Make a `TorchRLLearner`."""
-        device, seed = pick_device(self._settings.run.torch_device), self._learner_seed
+        device = pick_device(self._settings.run.torch_device)
+        seed = self._learner_seed
         network.to(device)  # before the loss takes it, so that they share their buffers
         networks = [network, *self._make_networks()[1:]]
         named = dict(zip(NETWORKS[self._loss], networks, strict=True))
@@ -195,7 +197,8 @@ class TorchRLAgent:
         return TorchRLLearner(off_policy, network, self._settings.agent)
 
     def _make_networks(self) -> list[Any]:
-        spaces, n_floats = self._spaces, self._spaces.n_floats
+        spaces = self._spaces
+        n_floats = self._spaces.n_floats
         if self._normalize_observations:
             spaces = replace(spaces, float_mean=(0.0,) * n_floats, float_std=(1.0,) * n_floats)
         with OwnRandomState(self._network_seed, torch.device("cpu"))():
@@ -206,7 +209,8 @@ class TorchRLAgent:
 
     def _fitting_options(self) -> dict[str, Any]:
         """Add the arguments that describe the actions to the options."""
-        accepted, spaces = inspect.signature(self._loss.__init__).parameters, self._spaces
+        accepted = inspect.signature(self._loss.__init__).parameters
+        spaces = self._spaces
         known: dict[str, Any] = {"action_space": "categorical", "num_actions": spaces.n_values}
         if isinstance(spaces.action, Box):
             known = {"action_spec": actor_critic.action_spec(spaces.action)}
@@ -257,7 +261,8 @@ class TorchRLActor(Actor):
         batch = TensorDict(entries, batch_size=[len(floats)])
         with self._random_state(), set_interaction_type(InteractionType.DETERMINISTIC):
             best = self.network(batch.clone(False))
-        actions, q_values = self._of_space(best["action"]), self._values(best)
+        actions = self._of_space(best["action"])
+        q_values = self._values(best)
         if explores.any():
             is_explored = explores.reshape(-1, *[1] * (actions.ndim - 1))
             explored, values = self._explored(batch, best, explorations)
@@ -356,7 +361,8 @@ class OnPolicyLoss(OffPolicyLoss):
         batch["next", "done"] = rollouts["done"].to(self.device).unsqueeze(1)
         params = self.loss.critic_network_params.data
         self.loss.value_estimator(batch, params=params, target_params=params)
-        values, action = rollouts["q_values"], rollouts["action"]
+        values = rollouts["q_values"]
+        action = rollouts["action"]
         if values.shape[1] > 1:
             values = values.log_softmax(1).gather(1, action.unsqueeze(1))
         estimated = {name: batch[name].to(rollouts.device) for name in ("advantage", "value_target")}
@@ -446,7 +452,8 @@ class TorchRLLearner(Agent):
     @override
     @torch.no_grad()
     def errors_of(self, batch: TensorDictBase) -> TransitionErrors | None:
-        loss, shown = self.loss_module, batch.copy()
+        loss = self.loss_module
+        shown = batch.copy()
         random_state = list(loss.random_state.state)
         with evaluation_mode(loss):
             loss(shown)

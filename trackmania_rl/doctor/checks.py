@@ -82,7 +82,8 @@ def check_start(context: Context) -> None:
 
 def needs_of(settings: Settings) -> tuple[int, int, int]:
     """Return upper estimates of replay memory, all memory and disk that a training takes, in bytes."""
-    run, game = settings.run, settings.game
+    run = settings.run
+    game = settings.game
     n_floats = ObservationLayout(settings.observation, game.actions).n_own_floats
     row_bytes = RingBuffer.bytes_per_row(n_floats, game.image_shape[1:]) + TRANSITION_BYTES
     # While the memory grows, the old columns exist too, but unused rows take no host memory: the larger counts.
@@ -98,7 +99,9 @@ def needs_of(settings: Settings) -> tuple[int, int, int]:
 
 def check_machine(context: Context) -> Iterator[Finding]:
     """Show the machine beside the needs of the configuration; the check of each resource has the remedy."""
-    game, n_cores, memory = context.settings.game, usable_cores(), psutil.virtual_memory()
+    game = context.settings.game
+    n_cores = usable_cores()
+    memory = psutil.virtual_memory()
     _, needed_bytes, disk_bytes = needs_of(context.settings)
     wants_gpu = "advised, as the network sees images" if game.has_image else "not needed"
     yield ok(
@@ -132,7 +135,8 @@ def check_loggers(context: Context) -> Iterator[Finding]:
 
 def check_gpu(context: Context) -> Iterator[Finding]:
     """Check the device of the network."""
-    settings, gpu = context.settings, _gpu()
+    settings = context.settings
+    gpu = _gpu()
     try:
         pick_device(settings.run.collector_device, "collector_device")
         device = pick_device(settings.run.torch_device)
@@ -164,7 +168,8 @@ def check_memory(context: Context) -> Iterator[Finding]:
 
 def check_folder(context: Context) -> Iterator[Finding]:
     """Check that a run can write its files. A missing folder is made by the run."""
-    folder, existing = context.output_folder, _nearest_existing(context.output_folder)
+    folder = context.output_folder
+    existing = _nearest_existing(context.output_folder)
     if not existing.is_dir() or not os.access(existing, os.W_OK):
         where = folder if existing == folder.absolute() else f"{folder}, below {existing},"
         text = f"the folder {where} cannot be written to; choose another one with --output-folder"
@@ -221,7 +226,8 @@ def check_maps(context: Context) -> Iterator[Finding]:
 
 def check_maps_of_game(context: Context) -> Iterator[Finding]:
     """Check that the real game has the maps, if its folder is known."""
-    game, user = context.settings.game, context.settings.user
+    game = context.settings.game
+    user = context.settings.user
     if game.game == "simulated" or game.n_collectors == 0:
         return
     try:
@@ -237,7 +243,8 @@ def check_maps_of_game(context: Context) -> Iterator[Finding]:
 
 def check_ports(context: Context, records: GameRecords | None = None) -> Iterator[Finding]:
     """Check that the port of each game instance is free or, with kept games, that the game greets."""
-    records, ports = records or GameRecords(), context.settings.game.tmi_ports
+    records = records or GameRecords()
+    ports = context.settings.game.tmi_ports
     if not ports:
         yield ok(Check.PORTS, "none needed: the collectors play their games themselves")
         return
@@ -249,7 +256,8 @@ def check_ports(context: Context, records: GameRecords | None = None) -> Iterato
         try:
             check_port_is_free(port)
         except UserError as error:
-            are_free, left_behind = False, records.left_behind(port)
+            are_free = False
+            left_behind = records.left_behind(port)
             if left_behind is None:
                 yield problem(Check.PORTS, error)
             else:
@@ -284,7 +292,8 @@ def _check_kept_games(ports: Sequence[int]) -> Iterator[Finding]:
 
 def check_game(context: Context) -> Iterator[Finding]:
     """Check launcher, folders, plugin, account and window of the real game."""
-    game, user = context.settings.game, context.settings.user
+    game = context.settings.game
+    user = context.settings.user
     if game.n_collectors == 0:
         yield ok(Check.GAME, "none is played, as n_collectors is 0")
     elif game.games_are_kept:

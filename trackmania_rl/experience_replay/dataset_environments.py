@@ -77,7 +77,8 @@ def check_fits(
     Raises:
         UserError: with both sides' shapes, or the settings that differ.
     """
-    wanted, wanted_action = form.observation_space, form.spaces.action
+    wanted = form.observation_space
+    wanted_action = form.spaces.action
     if not (_is_like(observation, wanted) and _is_like(action, wanted_action)):
         raise UserError(
             f"{name} has {observation} and {action}; this configuration has {wanted} and {wanted_action}: learn from "
@@ -88,7 +89,8 @@ def check_fits(
         return
     if spec.kwargs.get("normalize", True):
         raise UserError(f"{name} {_NORMALIZED}")
-    theirs, ours = spec.kwargs.get("overrides") or {}, _values(settings)
+    theirs = spec.kwargs.get("overrides") or {}
+    ours = _values(settings)
     different = [
         f"{setting} is {theirs[setting]!r} there and {ours[setting]!r} here"
         for setting in MEANING
@@ -119,7 +121,8 @@ def check_dataset(dataset: DataSet, settings: Settings, form: EpisodeForm) -> No
     for episode in itertools.islice(dataset.episodes(), 1):
         size = np.sqrt(np.square(episode.floats.astype(np.float64)).mean(axis=0))
         tells = (size > 0) & (np.abs(np.log(own_size)) > 1)
-        size_log, difference_log = np.abs(np.log(size[tells])), np.abs(np.log(size[tells] / own_size[tells]))
+        size_log = np.abs(np.log(size[tells]))
+        difference_log = np.abs(np.log(size[tells] / own_size[tells]))
         if tells.any() and np.median(size_log) < np.median(difference_log):
             raise UserError(f"{dataset.name} {_NORMALIZED}")
 

@@ -110,7 +110,8 @@ def episodes_of_memory(columns: Mapping[str, Array], form: EpisodeForm, source: 
     for first, last in zip(first_rows.tolist(), last_rows.tolist(), strict=True):
         if last == first:  # only the end of the oldest race is left
             continue
-        of_states, of_actions = slice(first, last + 1), slice(first, last)
+        of_states = slice(first, last + 1)
+        of_actions = slice(first, last)
         was_greedy = np.ones(last - first + 1, dtype=np.bool_)
         # A transition of one action before the race's end was cut by an exploratory action.
         was_greedy[1:-1] = n_steps[first : last - 1] > 1 if n_steps.max() > 1 else True
@@ -210,7 +211,8 @@ def _check(episode: Episode, form: EpisodeForm) -> None:
     for name in COLUMNS:
         if name in episode.infos and np.shape(episode.infos[name])[:1] != (n_actions + 1,):
             raise UserError(f"its {name} have the shape {np.shape(episode.infos[name])}, not {n_actions + 1} rows")
-    first, n_values = form.first_action, form.spaces.n_values
+    first = form.first_action
+    n_values = form.spaces.n_values
     is_known = (episode.actions >= first) & (episode.actions < first + n_values)
     if isinstance(form.spaces.action, Discrete) and not is_known.all():
         raise UserError(f"its actions are not all from {first} to {first + n_values - 1}")

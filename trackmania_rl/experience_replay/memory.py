@@ -169,12 +169,15 @@ class MiniRaceMemory(Memory):
     @override
     def apply_settings(self, settings: Settings, frames_total: int) -> None:
         self._settings = settings
-        replay, rules = settings.replay, self.buffer.rules
+        replay = settings.replay
+        rules = self.buffer.rules
         rules.gamma = linear(settings.agent.gamma_schedule, frames_total)
         rules.duration_actions = replay.temporal_mini_race_duration_actions
         rules.oversample_long_term_steps = replay.oversample_long_term_steps
         sampler = self.buffer.sampler
-        sampler.alpha, sampler.beta, sampler.epsilon = replay.prio_alpha, replay.prio_beta, replay.prio_epsilon
+        sampler.alpha = replay.prio_alpha
+        sampler.beta = replay.prio_beta
+        sampler.epsilon = replay.prio_epsilon
         self.buffer._batch_size = self.buffer_test._batch_size = replay.batch_size  # of torchrl's `sample()`
         self._resize(staircase(replay.memory_size_schedule, frames_total))
 
@@ -204,13 +207,15 @@ class MiniRaceMemory(Memory):
     def update_priority(self, batch: TensorDictBase) -> None:
         if self.buffer.sampler.alpha == 0:
             return
-        index, td_error = batch["index"], batch["td_error"]
+        index = batch["index"]
+        td_error = batch["td_error"]
         replay = self._settings.replay
         if replay.temporal_mini_race_duration_actions is not None:
             horizon_actions = replay.temporal_mini_race_duration_actions - replay.oversample_long_term_steps
             # Errors near the end of a mini-race are small for any network, and do not count.
             is_early = batch["state_float"][:, ELAPSED_ACTIONS_FLOAT] < horizon_actions
-            index, td_error = index[is_early], td_error[is_early.to(td_error.device)]
+            index = index[is_early]
+            td_error = td_error[is_early.to(td_error.device)]
         if len(index) > 0:
             self.buffer.update_priority(index, td_error)
 

@@ -123,7 +123,8 @@ class RingBuffer:
     def _use(self, columns: RowColumns | RowFiles, capacity: int) -> None:
         self.files = columns if isinstance(columns, RowFiles) else None
         self.columns = RowColumns(**columns.columns) if isinstance(columns, RowFiles) else columns
-        self.capacity, self.n_positions = capacity, len(self.columns)
+        self.capacity = capacity
+        self.n_positions = len(self.columns)
         # Host memory is written through numpy, whose overhead for a short race is a tenth of torch's.
         self._on_host = self.device.type == "cpu"
         self._targets: dict[str, Any] = {
@@ -155,7 +156,8 @@ class RingBuffer:
         Raises:
             ValueError: if the rows have another shape than the ring's.
         """
-        sources, n_rows = race.by_name(), len(race)
+        sources = race.by_name()
+        n_rows = len(race)
         for name, target in self._targets.items():
             if sources[name].shape != (n_rows, *target.shape[1:]):
                 raise ValueError(
@@ -179,10 +181,11 @@ class RingBuffer:
         """
         with self.lock:
             rows = range(max(self.first_row, self.end_row - capacity), self.end_row)
-            old_columns, n_positions = self.columns.by_name(), self.n_positions
+            former_columns = self.columns.by_name()
+            n_positions = self.n_positions
             self._allocate(capacity)
             self.first_row = rows.start
-            self._copy(rows, old_columns, n_positions)
+            self._copy(rows, former_columns, n_positions)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the filled rows, oldest first, in host memory, and their numbers."""
@@ -225,7 +228,9 @@ class RingBuffer:
                 self.files = of_files  # a sign that they are in use
                 self.resize(capacity)
                 self._copy(range(first_row, end_row), stored_columns, n_stored)
-            self.first_row, self.end_row, self.origin = first_row, end_row, object()
+            self.first_row = first_row
+            self.end_row = end_row
+            self.origin = object()
 
     def _copy(self, rows: range, columns: Mapping[str, torch.Tensor], n_positions: int) -> None:
         """Copy rows from the columns of another ring."""
@@ -253,7 +258,8 @@ class RingBuffer:
 
 def rows_of_state(state: Mapping[str, Any]) -> dict[str, torch.Tensor]:
     """Return the rows of a loaded state, oldest first, in host memory, by column."""
-    columns, rows = state["columns"], range(int(state["first_row"]), int(state["end_row"]))
+    columns = state["columns"]
+    rows = range(int(state["first_row"]), int(state["end_row"]))
     return read_rows(columns.columns, rows) if isinstance(columns, RowFiles) else columns
 
 
@@ -263,7 +269,8 @@ def _n_positions(capacity: int) -> int:
 
 def pieces(rows: range, n_positions: int) -> Iterator[tuple[slice, slice]]:
     """Yield the positions of consecutive rows in a ring and their places in `rows`, in two pieces at the ring's end."""
-    start, n_rows = rows.start % n_positions, len(rows)
+    start = rows.start % n_positions
+    n_rows = len(rows)
     n_before_end = min(n_rows, n_positions - start)
     yield slice(start, start + n_before_end), slice(0, n_before_end)
     if n_before_end < n_rows:

@@ -59,7 +59,8 @@ class RolloutStore(Memory):
         if len(q_values) == 0 or not was_explored:
             return 0
         if self._order is not None:
-            self._rollouts, self._order = [], None
+            self._rollouts = []
+            self._order = None
         transitions = mini_races_of_race(race, settings, frames_total, self._spaces, self._generator)
         transitions["q_values"] = torch.from_numpy(q_values.copy())
         transitions["done"] = torch.arange(len(q_values)) == len(q_values) - 1
@@ -75,7 +76,8 @@ class RolloutStore(Memory):
         n = min(n, len(rollouts))
         if len(self._order) < n:  # the next epoch; the rest is smaller than a batch
             self._order = torch.randperm(len(rollouts), generator=self._generator)
-        drawn, self._order = self._order[:n], self._order[n:]
+        drawn = self._order[:n]
+        self._order = self._order[n:]
         return rollouts[drawn]
 
     @override

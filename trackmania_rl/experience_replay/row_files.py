@@ -52,7 +52,8 @@ class RowFiles:
             folder.mkdir(parents=True)
             columns = {}
             for name, column in [*like.items(), (CLAIMED, torch.empty(1, dtype=torch.int64))]:
-                shape, dtype = tuple(column.shape), torch.empty(0, dtype=column.dtype).numpy().dtype
+                shape = tuple(column.shape)
+                dtype = torch.empty(0, dtype=column.dtype).numpy().dtype
                 file = folder / f"{name}.npy"
                 columns[name] = np.lib.format.open_memmap(file, "w+", dtype, shape)  # type: ignore[no-untyped-call]
                 _allocate(file)

@@ -54,7 +54,8 @@ class Experience:
         """Convert a single transition."""
         of_state = {name: column for name, column in vars(transition).items() if name != "entries"}
         columns = {name: column[0].numpy(force=True) for name, column in of_state.items()}
-        n_steps, terminal_actions = int(columns["n_steps"]), int(columns["terminal_actions"])
+        n_steps = int(columns["n_steps"])
+        terminal_actions = int(columns["terminal_actions"])
         exponents = np.arange(len(columns["rewards"]))
         rewards = np.where(exponents < n_steps, columns["rewards"], np.float32(0))
         return Experience(
@@ -88,14 +89,16 @@ class RowViews:
     def __init__(self, ring: RingBuffer, views: Views) -> None:
         self.views = views
         self._ring = ring
-        table, device = views.action_table, ring.device
+        table = views.action_table
+        device = ring.device
         self._action_table = None if table is None else torch.from_numpy(table).to(device)
         self._before_the_first = {
             ACTIONS: torch.tensor(views.action_before, device=device),
             REWARDS: torch.zeros((), device=device),
         }
         all_shifts = {(0,), views.frame_shifts, *(view.shifts for view in (*views.inputs, *views.entries))}
-        n_back, n_ahead = -min(map(min, all_shifts)), max(map(max, all_shifts))
+        n_back = -min(map(min, all_shifts))
+        n_ahead = max(map(max, all_shifts))
         self._back = torch.arange(1, n_back + 1, device=device)
         self._ahead = torch.arange(n_ahead, device=device)
         self._places = {
@@ -110,8 +113,11 @@ class RowViews:
 
     def around(self, position: torch.Tensor) -> RowsAround:
         """Find the rows around those at some positions (B,)."""
-        n_steps, n_positions, own = self._ring.columns.n_steps, self._ring.n_positions, position.unsqueeze(1)
-        positions, is_missing = [own], own
+        n_steps = self._ring.columns.n_steps
+        n_positions = self._ring.n_positions
+        own = position.unsqueeze(1)
+        positions = [own]
+        is_missing = own
         if self._back.shape[0] > 0:
             before = (own - self._back) % n_positions
             is_of_race = n_steps.take(before).ne(0).logical_and_(before.ne((self._ring.first_row - 1) % n_positions))
@@ -125,7 +131,8 @@ class RowViews:
 
     def images(self, rows: RowsAround) -> torch.Tensor:
         """Return images (B, S, H, W) of S frames, the oldest first."""
-        frames, shifts = self._ring.columns.frames, self.views.frame_shifts
+        frames = self._ring.columns.frames
+        shifts = self.views.frame_shifts
         if frames.numel() == 0:
             return frames.new_empty((rows.position.shape[0], len(shifts), *frames.shape[2:]))
         return _gather(frames[:, 0], self._at(shifts, rows))
@@ -156,7 +163,8 @@ class RowViews:
 
     def _column(self, view: View, rows: RowsAround) -> torch.Tensor:
         """Return the values (B, K, ...) of a view's column in its K rows."""
-        columns, position = self._ring.columns, self._at(view.shifts, rows)
+        columns = self._ring.columns
+        position = self._at(view.shifts, rows)
         if view.column == FRAMES:
             return _gather(columns.frames[:, 0], position)
         if view.column == FLOATS:
@@ -231,7 +239,9 @@ class TransitionStorage(Storage):
 
     def get(self, index: torch.Tensor) -> Transitions:
         """Copy the transitions of an index (B,)."""
-        columns, n_positions, views = self.ring.columns, self.ring.n_positions, self._row_views
+        columns = self.ring.columns
+        n_positions = self.ring.n_positions
+        views = self._row_views
         position = index % n_positions
         step_positions = (position.unsqueeze(1) + self._steps) % n_positions  # (B, n_steps_max)
         n_steps = columns.n_steps.take(position).long()
@@ -272,7 +282,8 @@ class TransitionStorage(Storage):
         n_new = len(index)
         if self._end + n_new > self._index.shape[0]:
             live = self._live()
-            self._start, self._end = 0, live.stop - live.start
+            self._start = 0
+            self._end = live.stop - live.start
             size = 3 * (self._end + n_new) // 2
             self._index, self._priorities = (_moved(old[live], size) for old in (self._index, self._priorities))
         new = slice(self._end, self._end + n_new)

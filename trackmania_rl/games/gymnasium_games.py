@@ -117,7 +117,8 @@ class GymnasiumGames(GamesBuilder):
         Raises:
             EnvironmentFaultError: if the environment raises, breaks Gymnasium's API, or has other spaces.
         """
-        games, spaces = self._make_some([0], np.random.default_rng(0)), self.spaces
+        games = self._make_some([0], np.random.default_rng(0))
+        spaces = self.spaces
         actions = np.zeros((1, *spaces.action_shape), dtype=spaces.action_dtype)
         if isinstance(spaces.action, gym_spaces.Box):
             actions = actions.clip(spaces.action.low, spaces.action.high)
@@ -151,7 +152,8 @@ class GymnasiumGames(GamesBuilder):
         return games_for(self._settings.sync, numbers, lambda some: self._make_some(some, rng))
 
     def _make_some(self, numbers: Sequence[int], rng: np.random.Generator) -> SteppedEnvs:
-        game, info = self._settings.game, self._info
+        game = self._settings.game
+        info = self._info
         if self._is_vector:
             vector_env = self._make_vector_env(len(numbers))
             self._require_spaces(vector_env)
@@ -173,7 +175,8 @@ class GymnasiumGames(GamesBuilder):
         if not callable(self._env):
             return self._registered(gymnasium.make, options)  # type: ignore[no-any-return]
         made: Any = self._env(**options) if _takes(self._env, "render_mode") else self._env()
-        horizon, wrapper = self._settings.game.cutoff_horizon_actions or 0, made
+        horizon = self._settings.game.cutoff_horizon_actions or 0
+        wrapper = made
         while isinstance(wrapper, gymnasium.Wrapper):
             if isinstance(wrapper, TimeLimit):
                 wrapper._max_episode_steps = max(wrapper._max_episode_steps, horizon)
@@ -199,7 +202,8 @@ class GymnasiumGames(GamesBuilder):
         """Make an id's environment, whose limit is at least the horizon."""
         try:
             spec = gymnasium.spec(self._env)  # type: ignore[arg-type]
-            limit, horizon = spec.max_episode_steps, self._settings.game.cutoff_horizon_actions
+            limit = spec.max_episode_steps
+            horizon = self._settings.game.cutoff_horizon_actions
             if limit is not None and horizon is not None and horizon > limit:
                 spec = dataclasses.replace(spec, max_episode_steps=horizon)
             return make(spec, **options)
@@ -229,7 +233,8 @@ def _spaces(name: str, spaces: EnvSpaces, settings: Settings) -> Spaces:
         )
     if not observation.is_np_flattenable:
         raise SettingsError(f"games: {name} has the observations {observation}, which cannot be flattened to floats")
-    has_image, of_floats = settings.game.has_image, observation
+    has_image = settings.game.has_image
+    of_floats = observation
     if has_image:
         try:
             _, _, of_floats = split_image(observation)
@@ -240,9 +245,11 @@ def _spaces(name: str, spaces: EnvSpaces, settings: Settings) -> Spaces:
             ) from error
     flat = gym_spaces.flatten_space(of_floats)
     assert isinstance(flat, gym_spaces.Box)
-    low, high = flat.low.astype(np.float64), flat.high.astype(np.float64)
+    low = flat.low.astype(np.float64)
+    high = flat.high.astype(np.float64)
     is_bounded = np.isfinite(low) & np.isfinite(high) & (high > low) & (high - low < NO_BOUNDS)
-    low, high = np.where(is_bounded, low, -1.0), np.where(is_bounded, high, 1.0)
+    low = np.where(is_bounded, low, -1.0)
+    high = np.where(is_bounded, high, 1.0)
     duration_actions = settings.replay.temporal_mini_race_duration_actions
     half = 1.0 if duration_actions is None else duration_actions / 2
     mean = (0.0 if duration_actions is None else half, *((low + high) / 2).tolist())
@@ -272,8 +279,10 @@ def _views(
         table = tuple(map(tuple, np.eye(n_actions).tolist()))
         of_action = (0.0,) * n_actions, (1.0,) * n_actions
     else:
-        middle, half = (action.low + action.high) / 2, (action.high - action.low) / 2
-        limit, before = float(np.abs([action.low, action.high]).max()), tuple(middle.tolist())
+        middle = (action.low + action.high) / 2
+        half = (action.high - action.low) / 2
+        limit = float(np.abs([action.low, action.high]).max())
+        before = tuple(middle.tolist())
         of_action = before, tuple(half.tolist())
     blocks, inputs, entries = blocks_of_views(settings.observation.views, [own], (), lambda: of_action)
     n_input_floats = sum(len(block.mean) for block in blocks)

@@ -97,7 +97,8 @@ class InProcessGames(Games):
     def recv(self) -> Received:
         ids = np.flatnonzero(self._waits)
         images, floats = self.races.agent_states(ids)
-        ended, self._ended = self._ended, {}
+        ended = self._ended
+        self._ended = {}
         return Received(ids, images, floats, self.races.rows[ids] == 0, ended)
 
     @override
@@ -145,7 +146,8 @@ class InProcessGames(Games):
         Raises:
             ValueError: if a side is not 1 to 4096 pixels.
         """
-        car, passed_count = self._cars.cars[game], int(self._cars.passed_count[game])
+        car = self._cars.cars[game]
+        passed_count = int(self._cars.passed_count[game])
         renderer = self._map_of_game[game].track.renderer
         blue_green_red_alpha = renderer.render(
             car["position_m"], car["rotation"], car["ribbon_index"], width_px, height_px, passed_count
@@ -165,7 +167,8 @@ class InProcessGames(Games):
         if verdict == NOT_FINITE:
             name = self._map_of_game[game].map.name
             raise FloatingPointError(f"the simulated car on {name} left the world of finite numbers")
-        now, began = astuple(self._clock), astuple(self._clock_at_begin[game])
+        now = astuple(self._clock)
+        began = astuple(self._clock_at_begin[game])
         timings = GameTimings(*(passed_s - before_s for passed_s, before_s in zip(now, began, strict=True)))
         times_ms = self._cars.checkpoint_times_ms(game)
         if verdict == FINISHED:

@@ -86,7 +86,9 @@ class RaceGames(GamesBuilder):
 
     @override
     def make_games(self, collector: int, maps_folder: Path, rng: np.random.Generator) -> Games:
-        sync, game, user = self._settings.sync, self._settings.game, self._settings.user
+        sync = self._settings.sync
+        game = self._settings.game
+        user = self._settings.user
         name = "compiling the simulator" if game.is_in_process else "starting the games"
         log.info("collector %d: %s", collector, name, extra={"phase": name})
         if game.is_in_process:
@@ -108,12 +110,15 @@ class RaceGames(GamesBuilder):
         from trackmania_rl.games.socket_games import SocketGames
         from trackmania_rl.tmi_interaction.game_instance_manager import GameInstanceManager
 
-        game, observation = self._settings.game, self._settings.observation
+        game = self._settings.game
+        observation = self._settings.observation
         managers = [GameInstanceManager(game, observation, launcher, extra=self._extra) for launcher in launchers]
         return SocketGames(managers, all_together=self._settings.sync.is_synchronous)
 
     def _add_own_floats(self) -> None:
-        mean, std, end = self.spaces.float_mean, self.spaces.float_std, self.spaces.n_own_floats
+        mean = self.spaces.float_mean
+        std = self.spaces.float_std
+        end = self.spaces.n_own_floats
         k = len(self.own_mean)
         two_states = np.tile(np.array(mean[:end], dtype=np.float32), (2, 1))
         shape = np.shape(self.own_floats(two_states))
@@ -192,7 +197,8 @@ class AlternatingGames(Games):
         number = self._next
         self._next = 1 - number
         self._await(number)
-        received, begins_at = self._halves[number].recv(), self._begins_at[number]
+        received = self._halves[number].recv()
+        begins_at = self._begins_at[number]
         return Received(
             received.ids + begins_at,
             received.images,
@@ -241,7 +247,8 @@ class AlternatingGames(Games):
 
     def _await(self, number: int) -> None:
         """Wait until a half is idle; raise the error of its last `send`."""
-        sent, self._sent[number] = self._sent[number], None
+        sent = self._sent[number]
+        self._sent[number] = None
         if sent is not None:
             sent.result()
 

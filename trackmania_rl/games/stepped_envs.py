@@ -94,7 +94,8 @@ class SteppedEnvs(Games):
         images = np.array([image for image, _ in newest], dtype=np.uint8).reshape(len(ids), *self._spaces.image_shape)
         floats = np.array([floats for _, floats in newest], dtype=np.float32)
         is_first = np.array([not episode.actions for episode in episodes], dtype=np.bool_)
-        ended, self._ended = self._ended, {}
+        ended = self._ended
+        self._ended = {}
         return Received(ids, images, floats.reshape(len(ids), self._spaces.n_floats), is_first, ended)
 
     @override
@@ -134,7 +135,8 @@ class SteppedEnvs(Games):
         return sorted(self._episodes)
 
     def _reset(self, game: int) -> Any:
-        seed, self._seeds[game] = self._seeds[game], None
+        seed = self._seeds[game]
+        self._seeds[game] = None
         return self._envs[game].reset(seed=seed)
 
     def _add(self, game: int, decision: BatchDecision, row: int, made: Any) -> None:
@@ -247,7 +249,8 @@ class SteppedVectorEnv(SteppedEnvs):
         observations, rewards, terminated, truncated, infos = made
         self._is_over = np.logical_or(terminated, truncated)
         rows = list(zip(self._each(observations), rewards, terminated, truncated, strict=True))
-        decided, self._decided = self._decided, {}
+        decided = self._decided
+        self._decided = {}
         for game, (decision, row) in decided.items():
             info = {name: infos[name][game] for name in self._info if name in infos}
             self._add(game, decision, row, (*rows[game], info))

@@ -53,7 +53,8 @@ else:
     class _Missing:
         """Placeholder for pygbx's classes, without instances."""
 
-    gbx_module, STADIUM_BLOCK_OFFSETS = None, {}
+    gbx_module = None
+    STADIUM_BLOCK_OFFSETS = {}
     Gbx = ByteReader = _Missing
     CGameChallenge = CGameCtnGhost = CGameHeader = CGameReplayRecord = ControlEntry = MapBlock = _Missing
 
@@ -181,7 +182,8 @@ def _check_head(data: bytes, path: Path) -> int:
 
 
 def _header_xml(data: bytes) -> ElementTree.Element | None:
-    begin, end = data.find(b"<header "), data.find(b"</header>")
+    begin = data.find(b"<header ")
+    end = data.find(b"</header>")
     if begin < 0 or end < begin:
         return None
     return ElementTree.fromstring(data[begin:end] + b"</header>")

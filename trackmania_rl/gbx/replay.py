@@ -113,7 +113,8 @@ def read_replay(path: Path) -> Replay:
         GbxError: if the file is missing, damaged, neither of the two, or without a race.
     """
     file = read_gbx(path)
-    records, nodes = file.nodes(CGameReplayRecord), file.nodes(CGameCtnGhost)
+    records = file.nodes(CGameReplayRecord)
+    nodes = file.nodes(CGameCtnGhost)
     if not nodes:
         what = f"a replay in which no ghost can be read (recorded by {_program(file)})" if records else file.kind
         raise GbxError(
@@ -168,7 +169,8 @@ def _ghost(node: CGameCtnGhost, path: Path) -> Ghost:
 
 
 def _samples(node: CGameCtnGhost, path: Path) -> GhostSamples:
-    records, period_ms = node.records, node.sample_period
+    records = node.records
+    period_ms = node.sample_period
     if not 1 <= period_ms <= 10_000:
         raise GbxError(f"{path}: damaged: a sample every {period_ms} ms, which no ghost has")
     position_m = np.array([record.position.as_array() for record in records], dtype=np.float64)
@@ -192,7 +194,8 @@ def _quaternions(
 ) -> npt.NDArray[np.float64]:
     """Return unit quaternions (S, 4), w first, of a ghost's 16-bit numbers: half the turn's angle, and its axis."""
     half_angle = angle * (np.pi / 0xFFFF)
-    heading, pitch = axis_heading * (np.pi / 0x7FFF), axis_pitch * (np.pi / 2 / 0x7FFF)
+    heading = axis_heading * (np.pi / 0x7FFF)
+    pitch = axis_pitch * (np.pi / 2 / 0x7FFF)
     axis = np.stack((np.cos(heading) * np.cos(pitch), np.sin(heading) * np.cos(pitch), np.sin(pitch)), axis=1)
     return np.concatenate((np.cos(half_angle)[:, None], np.sin(half_angle)[:, None] * axis), axis=1)
 

@@ -220,7 +220,8 @@ def _without_counterpart(plain: Mapping[str, Any], known: Mapping[str, Any]) -> 
         if NAMES_HERE.get(name, name) in known or name in IGNORED:
             continue
         if name in FIXED_HERE:
-            published, instead = FIXED_HERE[name], f"here it is always {FIXED_HERE[name]!r}"
+            published = FIXED_HERE[name]
+            instead = f"here it is always {FIXED_HERE[name]!r}"
         else:
             published = PUBLISHED.get(name, NOT_WORKED_OUT)
             instead = INSTEAD.get(name, "there is no such setting here")
@@ -262,7 +263,8 @@ def _memory_schedules(schedule: object) -> dict[str, Any]:
 def _map_cycle(cycle: object) -> tuple[dict[str, Any], int]:
     """Convert entries `repeat((name, map, line, is_explo, fill_buffer), times)`; count the others."""
     fields = ("map_name", "map_path", "reference_line", "is_explo", "fill_buffer")
-    entries, n_left_out = [], 0
+    entries = []
+    n_left_out = 0
     for entry in cycle if isinstance(cycle, tuple) else ():
         match entry:
             case {"repeat": (str(), str() as map_path, str(), _, _) as repeated, "times": times}:

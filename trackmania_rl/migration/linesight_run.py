@@ -108,7 +108,8 @@ def export_linesight_run(run_folder: Path, output: Path) -> None:
     loaded = load_checkpoint(run_folder, with_rows=False)
     if loaded is None:
         raise UserError(f"{run_folder} holds no checkpoint")
-    network, state = _network_for(settings), loaded.state
+    network = _network_for(settings)
+    state = loaded.state
     agent = state["agent"]
     try:
         network.load_state_dict(agent["online"])

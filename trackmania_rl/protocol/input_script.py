@@ -168,7 +168,8 @@ def _parse_command(words: list[str], notes: list[str]) -> list[InputEvent]:
     """Parse one command such as ["0.00", "press", "up"]. A range gives two events, a command without input a note."""
     if not words:
         return []
-    text, verb = _quoted(" ".join(words)), words[1].lower() if len(words) > 1 else ""
+    text = _quoted(" ".join(words))
+    verb = words[1].lower() if len(words) > 1 else ""
     if verb not in ("press", "rel", *_ANALOG_VERBS):
         notes.append(text)
         return []
@@ -177,12 +178,14 @@ def _parse_command(words: list[str], notes: list[str]) -> list[InputEvent]:
     start_ms, end_ms = _parse_time_range(words[0])
     operand = words[2].lower()
     if verb in _ANALOG_VERBS:
-        changed, given = _ANALOG_VERBS[verb], _parse_analog(operand)
+        changed = _ANALOG_VERBS[verb]
+        given = _parse_analog(operand)
         value = max(-ANALOG_FULL, min(given, ANALOG_FULL))
         if value != given:
             notes.append(f"{text} (clipped to {value})")
     elif operand in _KEYS:
-        changed, value = _KEYS[operand], int(verb == "press")
+        changed = _KEYS[operand]
+        value = int(verb == "press")
     else:
         raise InputScriptError(f"unknown key {_quoted(operand)}; known are {', '.join(_KEYS)}")
     events = [InputEvent(start_ms, changed, value)]

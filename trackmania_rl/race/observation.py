@@ -76,11 +76,13 @@ class ObservationBlock:
 
 
 def _block_rows(settings: ObservationSettings, actions: ActionsSetting) -> Rows:
-    n_actions, n_zones = settings.n_prev_actions_in_inputs, settings.n_zone_centers_in_inputs
+    n_actions = settings.n_prev_actions_in_inputs
+    n_zones = settings.n_zone_centers_in_inputs
     zone_step_m = settings.one_every_n_zone_centers_in_inputs * settings.distance_between_zone_centers_m
     margin_m = settings.margin_to_announce_finish_m
     wheels = "front left, front right, rear right, rear left"
-    parts, unit = PARTS_OF_AN_ACTION[actions], "-1 to 1" if actions == "analog" else "0/1"
+    parts = PARTS_OF_AN_ACTION[actions]
+    unit = "-1 to 1" if actions == "analog" else "0/1"
     car_frame = "in the car's frame (x left, y up, z forward)"
     return (
         (FIRST_BLOCK, 1, "actions", "time elapsed in the mini-race; 0 while playing, set when sampled"),
@@ -167,7 +169,8 @@ def _statistics_name(block: str, actions: ActionsSetting) -> str:
 
 
 def _check_zones_ahead(settings: ObservationSettings) -> None:
-    n_centers, stride = settings.n_zone_centers_in_inputs, settings.one_every_n_zone_centers_in_inputs
+    n_centers = settings.n_zone_centers_in_inputs
+    stride = settings.one_every_n_zone_centers_in_inputs
     needed = (n_centers - 1) * stride
     if needed > ZONES_AFTER_END:
         raise SettingsError(
@@ -205,7 +208,8 @@ def blocks_of_views(
     every_name = RESERVED_NAMES.union(names_in_use)
     n_floats = start = stored[-1].stop
     for name, asked_for in views.items():
-        column, shifts = asked_for.column, shifts_of(asked_for.shift)
+        column = asked_for.column
+        shifts = shifts_of(asked_for.shift)
         if name in every_name:
             raise SettingsError(f"views: {name!r} is the name of a block or of an entry of batches; choose another one")
         if column not in (*places, FLOATS, ACTIONS, REWARDS, FRAMES):
@@ -287,7 +291,8 @@ class ObservationLayout:
             [name for name, *_ in _block_rows(settings, actions)],
             functools.partial(_statistics_of_an_action, settings, actions),
         )
-        self.inputs, self.entries = tuple(inputs), tuple(entries)
+        self.inputs = tuple(inputs)
+        self.entries = tuple(entries)
         self.blocks = (*self.own_blocks, *of_views)
         self.float_input_dim = self.blocks[-1].stop
         self.mean, self.std = (
@@ -368,12 +373,15 @@ def measured_statistics(
 
     A constant float keeps the layout's standard deviation. The time in the mini-race, 0 while playing, keeps both.
     """
-    means, deviations = states.mean(axis=0, dtype=np.float64), states.std(axis=0, dtype=np.float64)
-    lowest, highest = states.min(axis=0), states.max(axis=0)
+    means = states.mean(axis=0, dtype=np.float64)
+    deviations = states.std(axis=0, dtype=np.float64)
+    lowest = states.min(axis=0)
+    highest = states.max(axis=0)
     deviations = np.maximum(deviations, np.maximum(highest - means, means - lowest) / MOST_DEVIATIONS)
     deviations = np.where(lowest == highest, layout.std[: layout.n_own_floats], deviations)
     first = layout[FIRST_BLOCK]
-    means[first], deviations[first] = layout.mean[first], layout.std[first]
+    means[first] = layout.mean[first]
+    deviations[first] = layout.std[first]
     return means, deviations
 
 

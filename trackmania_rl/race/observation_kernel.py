@@ -176,7 +176,10 @@ def judge(
     Returns:
         The verdict, and the row of the latest state at least as old as the window (0 without one).
     """
-    longer_than_ms, no_progress_within_ms, progress_m, horizon_actions = rules[0], rules[1], rules[2], rules[3]
+    longer_than_ms = rules[0]
+    no_progress_within_ms = rules[1]
+    progress_m = rules[2]
+    horizon_actions = rules[3]
     window_begin_ms = race_times_ms[row] - no_progress_within_ms
     while window_row < row and race_times_ms[window_row + 1] <= window_begin_ms:
         window_row += 1
@@ -246,7 +249,8 @@ def _fill_features(
     for wheel in range(N_WHEELS):
         word = _WHEELS + wheel * _WORDS_PER_WHEEL
         material = head_i32[word + _MATERIAL] & MATERIAL_ID_MASK
-        is_sliding, has_contact = head_i32[word + _SLIDING] != 0, head_i32[word + _GROUND_CONTACT] != 0
+        is_sliding = head_i32[word + _SLIDING] != 0
+        has_contact = head_i32[word + _GROUND_CONTACT] != 0
         car[_SLIDING_COLUMN + wheel] = is_sliding
         car[_GROUND_CONTACT_COLUMN + wheel] = has_contact
         car[_DAMPER_COLUMN + wheel] = head_f32[word + _DAMPER]
@@ -275,7 +279,9 @@ def _fill_features(
     speed_squared = 0.0
     are_finite = True
     for axis in range(3):
-        x, y, z = float(rotation[axis]), float(rotation[3 + axis]), float(rotation[6 + axis])
+        x = float(rotation[axis])
+        y = float(rotation[3 + axis])
+        z = float(rotation[6 + axis])
         speed_squared += float(head_f32[velocity + axis]) ** 2
         turning = x * head_f32[spin] + y * head_f32[spin + 1] + z * head_f32[spin + 2]
         moving = x * head_f32[velocity] + y * head_f32[velocity + 1] + z * head_f32[velocity + 2]
@@ -359,7 +365,8 @@ def observe(
     for i in range(len(races)):
         race = races[i]
         row = rows[race]
-        head_f32, head_i32 = heads_f32[race], heads_i32[race]
+        head_f32 = heads_f32[race]
+        head_i32 = heads_i32[race]
         zone_idx, meters = _progress(race, row, head_f32, zones, memory)
         since_gear_change = memory.actions_since_gear_change[race]
         if head_i32[_GEARBOX_STATE] == 0 or since_gear_change == BEFORE_FIRST_STATE:

@@ -65,7 +65,8 @@ class FragmentCutter:
 
     def cut(self) -> tuple[range, Fragment]:
         """Return the states of the next rollout and its new part; `n_to_hand_on` must be above 0."""
-        first, last = self._first_row_needed(), self.n_decided - 1
+        first = self._first_row_needed()
+        last = self.n_decided - 1
         end_transition = max(self.n_transitions, last - self.n_steps + 1)
         fragment = Fragment(
             is_last=False,

@@ -243,7 +243,8 @@ class Race:
 
     def release(self) -> None:
         """Drop the arrays and free their memory. A second call has no effect."""
-        give_back, self.give_back = self.give_back, None
+        give_back = self.give_back
+        self.give_back = None
         if give_back is not None:
             self.columns = {}
             give_back()

@@ -159,7 +159,9 @@ class Races:
         if q_values.shape[-1] != self.columns.q_values.shape[-1]:  # a user's own policy may return another number
             values = np.zeros((*self.columns.q_values.shape[:2], q_values.shape[-1]), dtype=np.float32)
             self.columns = self.columns._replace(q_values=values)
-        rows, columns, previous = self.rows[races], self.columns, self._memory.previous_actions
+        rows = self.rows[races]
+        columns = self.columns
+        previous = self._memory.previous_actions
         columns.actions[races, rows] = actions
         columns.is_greedy[races, rows] = is_greedy
         columns.q_values[races, rows] = q_values
@@ -273,7 +275,8 @@ class Races:
 
     def add_extra_floats(self, races: RaceIds) -> None:
         """Compute the user's own floats of the newest states, after states and pictures."""
-        extra, end = self.layout.extra, self.layout.n_own_floats
+        extra = self.layout.extra
+        end = self.layout.n_own_floats
         if extra is not None:
             at = races, self.rows[races]
             floats = self.columns.floats[at]

@@ -24,7 +24,8 @@ States = npt.NDArray[np.float32]
 
 LEFT, FORWARD = 0, 2
 """Axes of a vector in the car's frame: x points left, y up, z forward."""
-CURRENT_CENTER, NEXT_CENTER = slice(0, 3), slice(3, 6)
+CURRENT_CENTER = slice(0, 3)
+NEXT_CENTER = slice(3, 6)
 """First zone centres of the observation, x, y, z each."""
 
 SHAPED_DISTANCE_M = (2.0, 25.0)
@@ -131,7 +132,8 @@ class StepReward(Reward):
         self.settings = settings
         states = np.asarray(rollout_results["state_float"], dtype=np.float32)
         meters = np.asarray(rollout_results["meters_advanced_along_centerline"], dtype=np.float64)
-        advanced_m, ms_per_action = meters[1:] - meters[:-1], settings.game.ms_per_action
+        advanced_m = meters[1:] - meters[:-1]
+        ms_per_action = settings.game.ms_per_action
         rewards = self.of_actions(states[:-1], states[1:], advanced_m, frames_total)
         if (race_time_ms := rollout_results.get("race_time")) is not None:
             last_duration_ms = race_time_ms - (len(rewards) - 1) * ms_per_action
@@ -174,7 +176,9 @@ class RaceReward(StepReward):
 
     @override
     def of_actions(self, before: States, reached: States, advanced_m: Array, n_actions_made: int) -> Array:
-        settings, places, ms_per_action = self.settings.reward, self._places, self.settings.game.ms_per_action
+        settings = self.settings.reward
+        places = self._places
+        ms_per_action = self.settings.game.ms_per_action
         rewards: Array = self._time_and_metres(advanced_m, ms_per_action)
         # Terms that are off cost no time.
         if settings.final_speed_reward_per_m_per_s != 0:
@@ -228,7 +232,8 @@ class RaceReward(StepReward):
 
     def _time_and_metres(self, advanced_m: Any, duration_ms: Any) -> Any:
         settings = self.settings.reward
-        per_m, per_ms = settings.reward_per_m_advanced_along_centerline, settings.constant_reward_per_ms
+        per_m = settings.reward_per_m_advanced_along_centerline
+        per_ms = settings.constant_reward_per_ms
         return advanced_m * per_m + per_ms * duration_ms
 
     def _wheels_down(self, states: States) -> Array:

@@ -99,23 +99,29 @@ def measure_ranges(
     reach_m: float,
 ) -> None:
     """Write the distance from the car's origin to the nearest border along each beam, at most `reach_m`."""
-    x, z = float(head_f32[_POSITION_WORD]), float(head_f32[_POSITION_WORD + 2])
+    x = float(head_f32[_POSITION_WORD])
+    z = float(head_f32[_POSITION_WORD + 2])
     # The matrix is car to world, row-major: its last column is the car's forward axis.
-    forward_x, forward_z = float(head_f32[_ROTATION_WORD + 2]), float(head_f32[_ROTATION_WORD + 8])
+    forward_x = float(head_f32[_ROTATION_WORD + 2])
+    forward_z = float(head_f32[_ROTATION_WORD + 8])
     level = math.sqrt(forward_x * forward_x + forward_z * forward_z)
     if level > 0.0:
-        forward_x, forward_z = forward_x / level, forward_z / level
+        forward_x = forward_x / level
+        forward_z = forward_z / level
     here = road.point_of_zone[zone_idx]
     n_points = int(reach_m / (_SIGHT_PER_ROAD * POINT_EVERY_M)) + 1
-    first, end = max(here - n_points, 0), min(here + n_points, len(road.is_there))
+    first = max(here - n_points, 0)
+    end = min(here + n_points, len(road.is_there))
     nearest_m = np.full(N_BEAMS, reach_m)
     before = np.zeros(N_BEAMS)
     for points_m in (road.left_m, road.right_m):
         last_ahead = 0.0
         last_left = 0.0
         for point in range(first, end):
-            dx, dz = points_m[point, 0] - x, points_m[point, 1] - z
-            ahead, left = dx * forward_x + dz * forward_z, dx * forward_z - dz * forward_x
+            dx = points_m[point, 0] - x
+            dz = points_m[point, 1] - z
+            ahead = dx * forward_x + dz * forward_z
+            left = dx * forward_z - dz * forward_x
             is_piece = point > first and road.is_there[point - 1] and (ahead >= 0.0 or last_ahead >= 0.0)
             for beam in range(N_BEAMS):
                 # Distance to the left of the beam: a piece crosses the beam where its sign changes.
@@ -184,7 +190,8 @@ def _samples(
     along_m = np.append(0.1 * 1.002 ** np.arange(n), reach_m)
     left_m = along_m * math.sin(math.radians(angle_deg))
     ahead_m = along_m * math.cos(math.radians(angle_deg)) + camera.behind_m
-    cosine, sine = math.cos(camera.pitch_down_rad), math.sin(camera.pitch_down_rad)
+    cosine = math.cos(camera.pitch_down_rad)
+    sine = math.sin(camera.pitch_down_rad)
     depth_m = ahead_m * cosine + camera.above_m * sine
     focal_px = 0.5 * height_px / math.tan(0.5 * camera.field_of_view_rad)
     column = 0.5 * width_px - focal_px * left_m / depth_m
@@ -210,7 +217,8 @@ def _is_behind_car(
 ) -> npt.NDArray[np.bool_]:
     """Return which points on the ground (n,) the car's box hides from the camera."""
     # Intersect the line from camera (share 0) to point (share 1) with the box's pairs of sides.
-    begins, ends = np.zeros(len(left_m)), np.ones(len(left_m))
+    begins = np.zeros(len(left_m))
+    ends = np.ones(len(left_m))
     ways = (
         (0.0, left_m, CAR_BOX_M[0]),
         (camera.above_m, np.full(len(left_m), -camera.above_m), CAR_BOX_M[1]),
@@ -219,5 +227,6 @@ def _is_behind_car(
     for start_m, way_m, (low_m, high_m) in ways:
         way_m = np.where(np.abs(way_m) < 1e-9, 1e-9, way_m)
         at = np.sort([(low_m - start_m) / way_m, (high_m - start_m) / way_m], axis=0)
-        begins, ends = np.maximum(begins, at[0]), np.minimum(ends, at[1])
+        begins = np.maximum(begins, at[0])
+        ends = np.minimum(ends, at[1])
     return begins < ends

@@ -62,7 +62,8 @@ class VirtualCheckpoints(NamedTuple):
 @_inner
 def move_zone(zone_idx: int, position_m: FloatArray, zones: VirtualCheckpoints) -> int:
     """Move a zone index, 1 to `last_zone_idx`, forwards while the next centre is nearer the car, then likewise back."""
-    centers, limit_m = zones.centers_m, zones.max_center_distance_m
+    centers = zones.centers_m
+    limit_m = zones.max_center_distance_m
     here_m = distance_m(centers[zone_idx], position_m)
     while zone_idx < zones.last_zone_idx:
         next_m = distance_m(centers[zone_idx + 1], position_m)

@@ -97,7 +97,8 @@ def settings_list(settings: Settings, word: str = "", width: int = 80) -> str:
 
     Only settings with `word` in their group, name or description are listed. Raise `UserError` if there are none.
     """
-    lines, last_group = ["* differs from the default"], ""
+    lines = ["* differs from the default"]
+    last_group = ""
     for row in settings_rows(settings, has_private=True):
         texts = f"{row['name']}\n{row['group']}\n{row['about']}".lower()
         if word.lower() not in texts and row["name"] not in re.findall(r"\w+", OTHER_WORDS.get(word, "")):

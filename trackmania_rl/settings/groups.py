@@ -407,11 +407,16 @@ _BLOCKS_OF_REWARDS: Final[dict[str, tuple[str, ...]]] = {
 
 def _contradictions(settings: Settings) -> Iterator[str]:
     """Find values that do not fit together."""
-    game, observation, reward = settings.game, settings.observation, settings.reward
-    replay, agent, sync = settings.replay, settings.agent, settings.sync
+    game = settings.game
+    observation = settings.observation
+    reward = settings.reward
+    replay = settings.replay
+    agent = settings.agent
+    sync = settings.sync
 
     smallest = min(size for _, size in replay.memory_size_schedule)
-    start, duration = replay.memory_size_start_learn_schedule[0][1], replay.temporal_mini_race_duration_actions
+    start = replay.memory_size_start_learn_schedule[0][1]
+    duration = replay.temporal_mini_race_duration_actions
     if start > smallest:
         yield f"memory_size_start_learn_schedule {start} > memory_size_schedule {smallest}: learning would never start"
     if duration is not None and replay.oversample_long_term_steps > duration:
@@ -443,7 +448,8 @@ def _contradictions(settings: Settings) -> Iterator[str]:
     if game.games_are_kept and game.is_in_process:
         yield 'games_are_kept = True is for games that scripts/keep_games.py runs: set game_transport = "socket"'
 
-    names, without_end = [name for name, _, _ in settings.run.stages], Until()
+    names = [name for name, _, _ in settings.run.stages]
+    without_end = Until()
     if len({*names}) < len(names):
         yield f"stages: two of {', '.join(names)} have the same name"
     for name, values, until in settings.run.stages:
@@ -456,7 +462,8 @@ def _contradictions(settings: Settings) -> Iterator[str]:
     generated = {entry.map_name for entry in game.map_cycle if entry.generator is not None}
     others = {entry.map_name for entry in game.map_cycle if entry.generator is None}
     for entry in game.map_cycle:
-        n_files, needs_one = bool(entry.map_path) + bool(entry.reference_line), game.games == RACES
+        n_files = bool(entry.map_path) + bool(entry.reference_line)
+        needs_one = game.games == RACES
         if n_files == 1 or (n_files == 2 if entry.generator is not None else n_files == 0 and needs_one):
             yield f"map {entry.map_name!r}: give map_path and reference_line, or a generator"
     for name in (demonstration.map_name for demonstration in game.demonstrations):

@@ -70,11 +70,13 @@ def values_in(config_file: Path) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for companion in COMPANION_FILES:
         values |= _names_set_by(_beside_or_shipped(config_file.parent, companion))
-    files, layers = [config_file.resolve()], [_names_set_by(config_file)]
+    files = [config_file.resolve()]
+    layers = [_names_set_by(config_file)]
     if not layers[0]:
         raise SettingsError(f"{config_file} sets nothing: write name = value, as in {SHIPPED / 'config.py'}")
     while (based_on := layers[-1].pop(BASED_ON, None)) is not None:
-        told, base = f"{files[-1]}: {BASED_ON} = {based_on!r}", _beside_or_shipped(files[-1].parent, str(based_on))
+        told = f"{files[-1]}: {BASED_ON} = {based_on!r}"
+        base = _beside_or_shipped(files[-1].parent, str(based_on))
         if not base.is_file():
             raise SettingsError(f"{told}: there is no such file beside it or in {SHIPPED}")
         if base in files:
@@ -177,7 +179,8 @@ def settings_from_flat(values: Mapping[str, Any], source: str = "these settings"
 
 def _one_line(error: Any) -> str:
     """Write one pydantic error as `name = value: what is allowed`."""
-    location, message = error["loc"][1:], error["msg"].removeprefix("Value error, ")
+    location = error["loc"][1:]
+    message = error["msg"].removeprefix("Value error, ")
     if not location:
         return message
     name = ".".join(str(part) for part in location if isinstance(part, int) or part.isidentifier())

@@ -144,7 +144,8 @@ def edit_setting(
     Raises:
         UserError: if the settings are not valid with it, the setting needs a restart, or the file cannot be written.
     """
-    file, override = run_folder / SETTINGS_FILE, [f"{name}={text}"]
+    file = run_folder / SETTINGS_FILE
+    override = [f"{name}={text}"]
     if name in NEEDS_RESTART:
         raise SettingsError(f"{name} waits for the next start of the run: end the training, then change it in {file}")
     text_before = _text_of(file)

@@ -51,9 +51,13 @@ def _with_parts(value: Any) -> Any:
     if isinstance(value, types.FunctionType | type):
         return NamedPart(_name_of(value))
     if isinstance(value, functools.partial):
-        name, args, keywords = _name_of(value.func), value.args, value.keywords
+        name = _name_of(value.func)
+        args = value.args
+        keywords = value.keywords
     elif isinstance(value, Mapping) and value.keys() == {"name", "args", "keywords"}:
-        name, args, keywords = value["name"], value["args"], value["keywords"]
+        name = value["name"]
+        args = value["args"]
+        keywords = value["keywords"]
         is_name = isinstance(name, str) and PART_NAME.match(name)
         if not is_name or not isinstance(args, tuple | list) or not isinstance(keywords, Mapping):
             raise ValueError(f"{name!r} with the arguments {args!r} and {keywords!r} is no part")
@@ -63,7 +67,8 @@ def _with_parts(value: Any) -> Any:
 
 
 def _name_of(part: Any) -> str:
-    module, name = getattr(part, "__module__", ""), getattr(part, "__qualname__", "")
+    module = getattr(part, "__module__", "")
+    name = getattr(part, "__qualname__", "")
     if module.startswith("<"):  # defined in the configuration file itself
         raise ValueError(
             f"{name} is defined in the configuration file, where other processes cannot import it: move it to a module "
@@ -170,7 +175,9 @@ def shifts_of(shift: int | str | tuple[int, ...]) -> tuple[int, ...]:
     elif isinstance(shift, tuple) and len(set(shift)) == len(shift) <= 2 * FARTHEST_ROW:
         shifts = sorted(shift)
     elif isinstance(shift, str) and (match := re.fullmatch(r"(-?\d{1,9}):(-?\d{1,9})(?::([1-9]\d{0,8}))?", shift)):
-        first, last, step = int(match[1]), int(match[2]), int(match[3] or 1)
+        first = int(match[1])
+        last = int(match[2])
+        step = int(match[3] or 1)
         if last - first <= 2 * FARTHEST_ROW:
             shifts = list(range(last, first - 1, -step))[::-1]
     if not shifts or max(map(abs, shifts)) > FARTHEST_ROW:

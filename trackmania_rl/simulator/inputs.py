@@ -131,7 +131,8 @@ class RaceInputs:
     def _steer(self) -> float:
         """Return the newer of keys and wheel; of both keys the left one wins."""
         times = self._slots[:, 0]
-        turned, pressed = times[InputSlot.STEER], max(times[InputSlot.LEFT], times[InputSlot.RIGHT])
+        turned = times[InputSlot.STEER]
+        pressed = max(times[InputSlot.LEFT], times[InputSlot.RIGHT])
         steer = self._values[Input.STEER]
         if turned > pressed or (turned == pressed and abs(steer) > _LEAST_STEER_BESIDE_KEYS):
             return steer / ANALOG_FULL

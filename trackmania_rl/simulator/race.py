@@ -199,7 +199,8 @@ class SimulatedRace:
 
     def save_state(self) -> bytes:
         """Return the race as a state blob, laid out like `tminterface.structs.SimStateData`."""
-        head, car = self._head, self._car[0]
+        head = self._head
+        car = self._car[0]
         race_time_ms = self.race_time_ms
         head["timers_ms"][_RACE_TIMER] = self._tick_time_ms
         head["race_time_ms"] = race_time_ms

@@ -59,9 +59,11 @@ def hide_records(autosaves: Path, name_contains: str = "") -> list[Path]:
         raise UserError(f"{hidden}: cannot be made: {error.strerror}") from error
     moved = []
     for file in replays_in(autosaves, name_contains):
-        target, number = hidden / file.name, 2
+        target = hidden / file.name
+        number = 2
         while target.exists():
-            target, number = hidden / f"{file.name}.{number}", number + 1
+            target = hidden / f"{file.name}.{number}"
+            number = number + 1
         moved.append(_move(file, target))
     return moved
 

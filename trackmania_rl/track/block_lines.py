@@ -114,7 +114,8 @@ class _RoadNetwork:
             BlockLineError: after `MOST_SEARCH_STEPS` without an answer.
         """
         ways: list[list[Road]] = []
-        way, used = [first], {_key(first)}
+        way = [first]
+        used = {_key(first)}
         open_ends = [iter(self._next_roads(first))]
         for _ in range(MOST_SEARCH_STEPS):
             if not open_ends or len(ways) == 2:
@@ -139,7 +140,8 @@ class _RoadNetwork:
 
     def certain_part(self, first: Road) -> tuple[list[Road], str]:
         """Return the way from the start to its end or first branch, and the reason for the end."""
-        way, used = [first], {_key(first)}
+        way = [first]
+        used = {_key(first)}
         while True:
             following = self._next_roads(way[-1])
             if len(following) != 1:

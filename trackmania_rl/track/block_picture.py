@@ -180,7 +180,8 @@ def _simplified(points_m: FloatArray, tolerance_m: float) -> FloatArray:
     """Simplify a polyline (K, 2) within a tolerance (Douglas and Peucker)."""
     if len(points_m) < 3:
         return points_m
-    begin_m, way_m = points_m[0], points_m[-1] - points_m[0]
+    begin_m = points_m[0]
+    way_m = points_m[-1] - points_m[0]
     share = np.clip((points_m - begin_m) @ way_m / max(float(way_m @ way_m), 1e-12), 0.0, 1.0)
     away_m = np.linalg.norm(points_m - begin_m - share[:, None] * way_m, axis=1)
     farthest = int(np.argmax(away_m))
@@ -206,14 +207,16 @@ def _paint_polygon(painter: _Painter, polygon: Polygon, *, is_near: bool) -> Non
         return
     sides_m = np.linalg.norm(np.roll(points_m, -1, axis=0) - points_m, axis=1)
     n_along, n_across = (max(round(max(sides_m[k], sides_m[k + 2]) / TILE_M), 1) for k in (0, 1))
-    u, v = np.linspace(0.0, 1.0, n_along + 1)[:, None, None], np.linspace(0.0, 1.0, n_across + 1)[None, :, None]
+    u = np.linspace(0.0, 1.0, n_along + 1)[:, None, None]
+    v = np.linspace(0.0, 1.0, n_across + 1)[None, :, None]
     a, b, c, d = points_m
     grid_m = (1 - u) * (1 - v) * a + u * (1 - v) * b + u * v * c + (1 - u) * v * d
     is_odd = (np.arange(n_along)[:, None] + np.arange(n_across)) % 2
     tiles_m = np.stack((grid_m[:-1, :-1], grid_m[1:, :-1], grid_m[1:, 1:], grid_m[:-1, 1:]), axis=2)
     painter.add(tiles_m, paint + is_odd)
     if is_near and polygon.surface in _PADS:
-        middle_m, up_m = points_m.mean(axis=0), np.array((0.0, MARK_ABOVE_M, 0.0))
+        middle_m = points_m.mean(axis=0)
+        up_m = np.array((0.0, MARK_ABOVE_M, 0.0))
         for begin_m in np.arange(-2.0 * BAND_M, 2.0 * BAND_M, BAND_M):
             (wide_m, narrow_m), end_m = ARROW_M, begin_m + BAND_M
             arrow_m = np.array(
@@ -234,7 +237,8 @@ def _pool(block: Block) -> Quads:
 
 
 def _checkpoint(gate: GateBox, number: int) -> Quads:
-    painter, frame = _Painter(), _Frame(gate.trigger_m)
+    painter = _Painter()
+    frame = _Frame(gate.trigger_m)
     low_m, high_m = BANNER_M
     margin_m = (high_m - low_m) / 3.0
     painter.add(frame.upright(0.0, 1.0, low_m + margin_m, high_m - margin_m), Paint.CHECKPOINT_STRIPE, is_mark=True)
@@ -245,7 +249,9 @@ def _checkpoint(gate: GateBox, number: int) -> Quads:
 
 
 def _finish(gate: GateBox) -> Quads:
-    painter, frame, rows = _Painter(), _Frame(gate.trigger_m), np.linspace(*BANNER_M, 3)
+    painter = _Painter()
+    frame = _Frame(gate.trigger_m)
+    rows = np.linspace(*BANNER_M, 3)
     for column in range(CHECKS):
         for row in range(2):
             paint = (Paint.FINISH_LIGHT, Paint.FINISH_DARK)[(column + row) % 2]
@@ -266,8 +272,10 @@ class _Frame:
         low_m, high_m = trigger_m
         size_m = high_m - low_m
         self._across = 0 if size_m[0] > size_m[2] else 2
-        self._low_m, self._width_m = 0.5 * (low_m + high_m), float(size_m[self._across])
-        self._low_m[1], self._low_m[self._across] = low_m[1], low_m[self._across]
+        self._low_m = 0.5 * (low_m + high_m)
+        self._width_m = float(size_m[self._across])
+        self._low_m[1] = low_m[1]
+        self._low_m[self._across] = low_m[self._across]
         post = POST_M / self._width_m
         self.posts: Final = ((-post, 0.0), (1.0, 1.0 + post))
 

@@ -42,7 +42,8 @@ def fill_gaps(world: BlockWorld, line_m: FloatArray) -> BlockWorld:
     """Lay a road along a line (N, 3) wherever it leads through unknown blocks, as wide as their names say."""
     block_at = {cell: block for block in world.unknown for cell in cells_of(block)}
     on_line = [block_at.get((x, y, z)) for x, y, z in (line_m // BLOCK_SIZE_M).astype(int).tolist()]
-    parts, fillings = [(world.corners_m, world.surface, world.block)], list[Piece]()
+    parts = [(world.corners_m, world.surface, world.block)]
+    fillings = list[Piece]()
     for block in dict.fromkeys(filter(None, on_line)):
         width_m, surface = road_kind(block) or (ROAD_WIDTH_M, "asphalt")
         for first, last in runs(np.array([other == block for other in on_line])):
@@ -159,7 +160,8 @@ def _start(world: BlockWorld, name: str) -> GateBox:
 
 def _spawn(gate: GateBox) -> tuple[FloatArray, FloatArray]:
     """Return a gate's spawn (3,) and rotation (3, 3), car to world: level, along the block."""
-    ahead, up = forward_of(gate.block), np.array((0.0, 1.0, 0.0))
+    ahead = forward_of(gate.block)
+    up = np.array((0.0, 1.0, 0.0))
     return gate.spawn_m, np.stack((np.cross(up, ahead), up, ahead), axis=1)
 
 

@@ -102,7 +102,9 @@ def world_of(challenge: Challenge) -> BlockWorld:
     has_grass = np.ones((size_x, size_z), dtype=np.bool_)
     dug = _dug_cells(challenge)
     meshes: dict[tuple[str, int], PieceMesh] = {}
-    corners_m, surface, owner = [np.zeros((0, 3, 3))], [np.zeros(0, dtype=np.int64)], [np.zeros(0, dtype=np.int64)]
+    corners_m = [np.zeros((0, 3, 3))]
+    surface = [np.zeros(0, dtype=np.int64)]
+    owner = [np.zeros(0, dtype=np.int64)]
     gates, water, scenery, replaced, unknown = list[GateBox](), *(list[Block]() for _ in range(4))
     n_triangles = 0
     for index, block in enumerate(challenge.blocks):

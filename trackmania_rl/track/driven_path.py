@@ -70,7 +70,8 @@ def position_at(samples: GhostSamples, time_ms: float) -> FloatArray:
     """Return the car's position (3,) at a race time, extrapolated after the end from the last two samples."""
     after = int(np.clip(np.searchsorted(samples.time_ms, time_ms), 1, len(samples.time_ms) - 1))
     share = (time_ms - samples.time_ms[after - 1]) / samples.period_ms
-    before_m, after_m = samples.position_m[after - 1], samples.position_m[after]
+    before_m = samples.position_m[after - 1]
+    after_m = samples.position_m[after]
     return np.asarray(before_m + min(share, 2.0) * (after_m - before_m))
 
 
@@ -151,7 +152,8 @@ def _joined(position_m: FloatArray, kept: list[int], respawn: int, name: str) ->
     while at > 0 and distance_m[at - 1] < distance_m[at]:
         at -= 1
     offset_m = float(distance_m[at])
-    kept, onward = kept[: at + 1], respawn
+    kept = kept[: at + 1]
+    onward = respawn
     # The car respawns in the middle of the gate: shift the path there gradually, over as many metres as the shift.
     if _goes_on(position_m, kept, respawn):
         while len(kept) > 2 and np.linalg.norm(position_m[kept[-1]] - position_m[respawn]) < 2.0 * offset_m:

@@ -129,7 +129,8 @@ def load_known_road(track_file: Path, zones: VirtualCheckpoints) -> KnownRoad:
             "known of simulated tracks only; make one of this map: scripts/tools/maps.py track"
         )
     track = load_track(track_file)
-    road, ribbon = profile_of(track), track.ribbon
+    road = profile_of(track)
+    ribbon = track.ribbon
     qualities = qualities_of(road, ribbon.left[:, 1], 0.0 if track.mesh_world is None else NARROWEST_M)
     every = max(round(POINT_EVERY_M / RIBBON_SPACING_M), 1)
     center_m = np.ascontiguousarray(ribbon.center_m[::every])

@@ -63,7 +63,8 @@ class GeneratedMaps:
             UserError: if the track cannot be written, and there is none before it.
         """
         assert entry.generator is not None
-        key, number = generator_key(entry.generator), self.n_begun(entry.generator)
+        key = generator_key(entry.generator)
+        number = self.n_begun(entry.generator)
         recipe = self.recipe(entry.generator, number)
         try:
             drawn = self.concrete(entry, recipe)
@@ -72,7 +73,8 @@ class GeneratedMaps:
             if last is None or last not in self._kept:
                 raise
             log.warning("%s; the track before it is driven once more", error)
-            recipe, drawn = last, self.concrete(entry, last)
+            recipe = last
+            drawn = self.concrete(entry, last)
         self._driven[key] = recipe
         self._n_begun[key] = number + 1
         return drawn

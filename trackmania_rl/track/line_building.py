@@ -91,7 +91,8 @@ def line_of_path(path: DrivenPath, spacing_m: float = LINE_SPACING_M, smoothing_
         LineError: if it is shorter than 20 m or longer than `MAX_LENGTH_M`.
     """
     is_kept = _moves_on(path.position_m)
-    knots_m, speed_m_s = path.position_m[is_kept], path.speed_m_s[is_kept]
+    knots_m = path.position_m[is_kept]
+    speed_m_s = path.speed_m_s[is_kept]
     length_m = float(np.linalg.norm(np.diff(knots_m, axis=0), axis=1).sum())
     if not 20.0 <= length_m <= MAX_LENGTH_M:
         raise LineError(f"{path.name}: {length_m:.0f} m were driven; a line has 20 m to {MAX_LENGTH_M / 1000:.0f} km")
@@ -120,7 +121,8 @@ def curve_through(knots_m: FloatArray) -> tuple[FloatArray, npt.NDArray[np.int64
     piece = np.repeat(np.arange(len(chord_m)), n_parts)  # (F - 1,)
     u = ((np.arange(knot_at[-1]) - knot_at[piece]) / n_parts[piece])[:, None]
     chord = chord_m[piece][:, None]
-    ends_m, slopes = (knots_m[piece], knots_m[piece + 1]), (tangent[piece], tangent[piece + 1])
+    ends_m = (knots_m[piece], knots_m[piece + 1])
+    slopes = (tangent[piece], tangent[piece + 1])
     curve = hermite(u, chord, ends_m, slopes)
     assert curve.shape == (knot_at[-1], 3)
     return np.concatenate((curve, knots_m[-1:])), knot_at
@@ -208,7 +210,8 @@ def _moving_average(points_m: FloatArray, width_m: float, spacing_m: float) -> F
 def _pass_points(base_m: FloatArray, direction: FloatArray, other_m: FloatArray) -> FloatArray:
     """Return a line's passages (N, 3) through the planes across each point of another line."""
     reach = 80  # points ahead: 40 m, more than lines drift apart between points
-    passing_m, at = np.empty_like(base_m), 0
+    passing_m = np.empty_like(base_m)
+    at = 0
     for index, here in enumerate(base_m):
         ahead = other_m[at : at + reach]
         at += int(np.linalg.norm(ahead - here, axis=1).argmin())
@@ -250,7 +253,8 @@ def _distance_to_gate(points_m: FloatArray, challenge: Challenge, kinds: tuple[G
 
     None if no such gate is within `GATE_REACH_M`, or the extension misses it.
     """
-    end, towards = points_m[-1], _end_direction(points_m)
+    end = points_m[-1]
+    towards = _end_direction(points_m)
     nearest_m: float | None = None
     for gate in challenge.gates:
         normal = forward_of(gate)

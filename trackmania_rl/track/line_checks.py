@@ -147,7 +147,8 @@ def gate_passages(line_m: FloatArray, challenge: Challenge) -> tuple[GatePassage
 
 
 def _report(line_m: FloatArray, findings: list[Finding], passages: tuple[GatePassage, ...]) -> LineReport:
-    length_m, heights_m = float(arc_length(line_m)[-1]), line_m[:, 1]
+    length_m = float(arc_length(line_m)[-1])
+    heights_m = line_m[:, 1]
     return LineReport(tuple(findings), passages, length_m, float(heights_m.min()), float(heights_m.max()))
 
 
@@ -160,7 +161,8 @@ def _passages_of(gate: Block, line_m: FloatArray, stations_m: FloatArray) -> lis
     for k in np.flatnonzero((before_m[:-1] < 0.0) != (before_m[1:] < 0.0)):
         share = float(before_m[k] / (before_m[k] - before_m[k + 1]))
         here_m = relative_m[k] + share * (relative_m[k + 1] - relative_m[k])
-        beside_m, above_m = float(here_m @ right), float(here_m[1])
+        beside_m = float(here_m @ right)
+        above_m = float(here_m[1])
         if abs(beside_m) <= GATE_HALF_WIDTH_M and _is_at_height(gate, above_m):
             x, y, z = (here_m + gate.floor_center_m).tolist()
             nearest_m = float(min(abs(before_m[k]), abs(before_m[k + 1])))
@@ -255,7 +257,9 @@ def _near_pairs(
         Stations of the first such pair, and the metres of the line with such a partner before them; or None.
     """
     every = max(1, round(1.0 / LINE_SPACING_M), -(-len(line_m) // _MAX_COMPARED_POINTS))
-    stations_m, points_m, direction = arc_length(line_m)[::every], line_m[::every], directions(line_m)[::every]
+    stations_m = arc_length(line_m)[::every]
+    points_m = line_m[::every]
+    direction = directions(line_m)[::every]
     first: tuple[int, int] | None = None
     n_repeated = 0
     for index in range(1, len(points_m)):
@@ -288,7 +292,8 @@ def _check_environment(challenge: Challenge) -> Finding:
 
 def _check_heights(line_m: FloatArray, challenge: Challenge) -> Finding:
     sky_m = challenge.size_cells[1] * BLOCK_SIZE_M[1]
-    lowest_m, highest_m = float(line_m[:, 1].min()), float(line_m[:, 1].max())
+    lowest_m = float(line_m[:, 1].min())
+    highest_m = float(line_m[:, 1].max())
     is_inside = lowest_m > -BLOCK_SIZE_M[1] and highest_m < sky_m + 4 * BLOCK_SIZE_M[1]
     text = f"{lowest_m:.1f} to {highest_m:.1f} m; the map's blocks reach from 0 to {sky_m:.0f} m"
     return Finding("heights", Verdict.FINE if is_inside else Verdict.WARNING, text)
@@ -343,7 +348,9 @@ def _check_order(line_m: FloatArray, passages: Sequence[GatePassage], checkpoint
 
 
 def _stations_in_order(line_m: FloatArray, places_m: FloatArray) -> list[float]:
-    stations_m, begin, found = arc_length(line_m), 0, []
+    stations_m = arc_length(line_m)
+    begin = 0
+    found = []
     for place_m in places_m:
         distance_m = np.linalg.norm(line_m[begin:] - place_m, axis=1)
         near = np.flatnonzero(distance_m <= distance_m.min() + 1.0)
@@ -376,9 +383,11 @@ def _check_finish(line_m: FloatArray, challenge: Challenge) -> Finding:
         return Finding("finish", Verdict.WARNING, "the map has no finish block that is known here")
     found: list[tuple[float, float, float]] = []  # distances from the plane and from its middle, way to the plane
     for gate in finishes:
-        offset_m, normal = line_m[-1] - gate.floor_center_m, forward_of(gate)
+        offset_m = line_m[-1] - gate.floor_center_m
+        normal = forward_of(gate)
         if _is_at_height(gate, float(offset_m[1])):
-            plane_m, beside_m = float(offset_m @ normal), float(offset_m @ np.cross(normal, (0.0, 1.0, 0.0)))
+            plane_m = float(offset_m @ normal)
+            beside_m = float(offset_m @ np.cross(normal, (0.0, 1.0, 0.0)))
             advance = float(directions(line_m)[-1] @ normal)
             to_plane_m = -plane_m / advance if plane_m * advance < 0.0 else np.inf
             found.append((abs(plane_m), abs(beside_m), to_plane_m))

@@ -86,7 +86,7 @@ def track_of_map(challenge: Challenge, line_m: FloatArray, name: str) -> MapTrac
     road_m, rolled_out = roll_out(line_m)
     final_m = resample(_smoothed(road_m, SMOOTHING_M), LINE_SPACING_M)
     # Smoothing shortens bends a little, so points and distances of the two lines are converted by their shares.
-    old_points = np.rint(np.linspace(0, len(line_m) - 1, len(final_m))).astype(int)
+    nearest_points = np.rint(np.linspace(0, len(line_m) - 1, len(final_m))).astype(int)
     to_new_m = LINE_SPACING_M * (len(final_m) - 1) / (len(line_m) - 1)
     design = TrackDesign(
         name=name,
@@ -97,7 +97,9 @@ def track_of_map(challenge: Challenge, line_m: FloatArray, name: str) -> MapTrac
         times_ms=tuple(asdict(challenge.times).items()),
     )
     checkpoints_m = sorted({round(point * to_new_m, 1) for point in gate_points})
-    laid_out = LaidOutTrack(final_m.astype(np.float32), tuple(checkpoints_m), _sections(ground, old_points, final_m))
+    laid_out = LaidOutTrack(
+        final_m.astype(np.float32), tuple(checkpoints_m), _sections(ground, nearest_points, final_m)
+    )
     notes = [f"{100.0 * ground.is_known.mean():.0f} % of the road is as wide and as made as the blocks under it"]
     if rolled_out:
         where = ", ".join(f"{begin * to_new_m:.0f} to {end * to_new_m:.0f} m" for begin, end in rolled_out)
@@ -204,9 +206,12 @@ def _turning(first: FloatArray, last: FloatArray, n_steps: int) -> FloatArray:
 
 
 def _ground_under(challenge: Challenge, line_m: FloatArray) -> _Ground:
-    grid, roads = BlockGrid(challenge.blocks), dict[Block, list[Road]]()
-    width_m, bank = np.full(len(line_m), ROAD_WIDTH_M), np.zeros(len(line_m))
-    surface, is_known = list[str](["asphalt"] * len(line_m)), np.zeros(len(line_m), dtype=np.bool_)
+    grid = BlockGrid(challenge.blocks)
+    roads = dict[Block, list[Road]]()
+    width_m = np.full(len(line_m), ROAD_WIDTH_M)
+    bank = np.zeros(len(line_m))
+    surface = list[str](["asphalt"] * len(line_m))
+    is_known = np.zeros(len(line_m), dtype=np.bool_)
     directions = np.gradient(line_m, axis=0)
     fields = {block.cell[::2] for block in challenge.blocks if block.name in ("StadiumDirt", "StadiumDirtHill")}
     for index, here_m in enumerate(line_m):
@@ -231,7 +236,8 @@ def _ground_under(challenge: Challenge, line_m: FloatArray) -> _Ground:
 
 def _bank_at(here_m: FloatArray, direction: FloatArray, roads: list[Road]) -> float:
     """Return the rise of the nearest road per metre to the left of a direction; 0 above or beside roads."""
-    nearest_m, bank = np.inf, 0.0
+    nearest_m = np.inf
+    bank = 0.0
     for road in roads:
         if np.dot(road.points_m[-1] - road.points_m[0], direction) <= 0.0:
             continue
@@ -239,7 +245,8 @@ def _bank_at(here_m: FloatArray, direction: FloatArray, roads: list[Road]) -> fl
         at = int(apart_m.argmin())
         above_m = here_m[1] - road.points_m[at, 1] - abs(road.bank[at]) * apart_m[at]
         if apart_m[at] < nearest_m and above_m < ON_ROAD_M:
-            nearest_m, bank = float(apart_m[at]), float(road.bank[at])
+            nearest_m = float(apart_m[at])
+            bank = float(road.bank[at])
     return bank
 
 
@@ -248,7 +255,8 @@ def _gate_points(challenge: Challenge, line_m: FloatArray) -> tuple[list[int], l
 
     On a map of several laps each passage counts, those of the start line in between as well; else the nearest one.
     """
-    points, missed = [], []
+    points = []
+    missed = []
     kinds = [Gate.CHECKPOINT] + ([Gate.START_AND_FINISH] if challenge.n_laps > 1 else [])
     for gate in challenge.gates:
         if gate.gate not in kinds:
@@ -267,13 +275,14 @@ def _gate_points(challenge: Challenge, line_m: FloatArray) -> tuple[list[int], l
     return sorted(point for point in points if ends <= point < len(line_m) - ends), missed
 
 
-def _sections(ground: _Ground, old_points: npt.NDArray[np.int_], line_m: FloatArray) -> tuple[Section, ...]:
+def _sections(ground: _Ground, nearest_points: npt.NDArray[np.int_], line_m: FloatArray) -> tuple[Section, ...]:
     widest_m = _least_within(WIDTH_OF_RADIUS * turn_radius_m(line_m), round(_TAPER_REACH_M / LINE_SPACING_M))
-    width_m = np.maximum(np.floor(np.minimum(ground.width_m[old_points], widest_m)), LEAST_WIDTH_M)
-    banking_deg = -np.degrees(np.arctan(ground.bank[old_points]))  # a track file's bank lowers the left border
+    width_m = np.maximum(np.floor(np.minimum(ground.width_m[nearest_points], widest_m)), LEAST_WIDTH_M)
+    banking_deg = -np.degrees(np.arctan(ground.bank[nearest_points]))  # a track file's bank lowers the left border
     banking_deg = _BANK_STEP_DEG * np.rint(banking_deg / _BANK_STEP_DEG)
     sections: list[Section] = []
-    begin, last_style = 0, dict[str, object]()
+    begin = 0
+    last_style = dict[str, object]()
     for index in range(len(line_m) + 1):
         style = dict[str, object]()
         if index < len(line_m):
@@ -281,8 +290,8 @@ def _sections(ground: _Ground, old_points: npt.NDArray[np.int_], line_m: FloatAr
                 style["width_m"] = float(width_m[index])
             if banking_deg[index] != 0.0:
                 style["banking_deg"] = float(banking_deg[index])
-            if ground.surface[old_points[index]] != "asphalt":
-                style["surface"] = ground.surface[old_points[index]]
+            if ground.surface[nearest_points[index]] != "asphalt":
+                style["surface"] = ground.surface[nearest_points[index]]
         if index < len(line_m) and style == last_style:
             continue
         if last_style:

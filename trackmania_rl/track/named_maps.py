@@ -96,7 +96,8 @@ def recipes_of(name: str) -> list[TrackRecipe]:
     match = re.fullmatch(r"(\d*\.?\d+):(\d{1,18})(?:-(\d{1,18}))?", rest, re.ASCII)
     if match is None:
         raise UserError(f"{name}: write generated:DIFFICULTY:FIRST_SEED-LAST_SEED, such as generated:0.5:1000-1049")
-    first, last = int(match[2]), int(match[3] or match[2])
+    first = int(match[2])
+    last = int(match[3] or match[2])
     if not first <= last < first + MOST_GENERATED_TRACKS:
         raise UserError(f"{name}: the first seed comes first, and {MOST_GENERATED_TRACKS} tracks at most are driven")
     return [TrackRecipe(seed, float(match[1])) for seed in range(first, last + 1)]
@@ -169,7 +170,8 @@ def training_entries(of_map: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def _map_of(name: str, settings: Settings, maps_folder: Path) -> dict[str, Any]:
     if recipes := recipes_of(name):
-        first, last = recipes[0], recipes[-1]
+        first = recipes[0]
+        last = recipes[-1]
         generator = {"difficulty": first.difficulty, "first_seed": first.seed, "last_seed": last.seed}
         return {"map_name": first.name if first == last else f"{first.name}-{last.seed}", "generator": generator}
     if settings.game.game == "simulated":

@@ -103,7 +103,8 @@ def _along_lane(sweep: LaneSweep, lane: Lane, size: tuple[int, int], spacing_m: 
     at = np.rint(np.linspace(0, len(points_m) - 1, facets + 1)).astype(int)
     ahead = np.gradient(points_m[:, [0, 2]], axis=0)
     ahead /= np.linalg.norm(ahead, axis=1, keepdims=True)
-    ahead[0], ahead[-1] = -side_direction(lane.begin.side), side_direction(lane.end.side)
+    ahead[0] = -side_direction(lane.begin.side)
+    ahead[-1] = side_direction(lane.end.side)
     level_left = np.stack((ahead[at, 1], np.zeros(len(at)), -ahead[at, 0]), axis=1)
     up = np.broadcast_to((0.0, 1.0, 0.0), level_left.shape)
     center_m = points_m[at] + (0.0, SURFACE_ABOVE_LANE_M, 0.0)
@@ -119,7 +120,8 @@ def _along_lane(sweep: LaneSweep, lane: Lane, size: tuple[int, int], spacing_m: 
 
 def _reach(center_m: FloatArray, level_left: FloatArray, size: tuple[int, int]) -> FloatArray:
     """Return the distances (N, 2) to the border of a block's cells, to the right and to the left."""
-    place_m, ahead = center_m[:, [0, 2]], level_left[:, [0, 2]]
+    place_m = center_m[:, [0, 2]]
+    ahead = level_left[:, [0, 2]]
     reach_m = []
     for direction in (-ahead, ahead):
         to_border_m = np.where(direction > 0.0, np.array(size) * CELL_M - place_m, place_m)
@@ -131,7 +133,8 @@ def _reach(center_m: FloatArray, level_left: FloatArray, size: tuple[int, int]) 
 def _plane_of(lane: Lane, size: tuple[int, int]) -> tuple[FloatArray, FloatArray] | None:
     """Return a point (x, z) and the gradient of a lane's plane, if its ports are in one."""
     gradient = np.array(lane.begin.gradient)
-    begin_m, end_m = port_place(lane.begin, size), port_place(lane.end, size)
+    begin_m = port_place(lane.begin, size)
+    end_m = port_place(lane.end, size)
     rise_m = lane.end.height_m - lane.begin.height_m
     is_plane = lane.begin.gradient == lane.end.gradient and abs((end_m - begin_m) @ gradient - rise_m) < 1e-6
     return (begin_m, gradient) if is_plane else None
@@ -154,7 +157,9 @@ def _along_arc(sweep: ArcSweep, spacing_m: float | None) -> Way:
     length_m = sweep.radius_m * abs(float(sweep.angles_rad[1] - sweep.angles_rad[0]))
     share = np.linspace(0.0, 1.0, _pieces(length_m, spacing_m, sweep.facets) + 1)
     angle = sweep.angles_rad[0] + share * (sweep.angles_rad[1] - sweep.angles_rad[0])
-    sine, cosine, zero = np.sin(angle), np.cos(angle), np.zeros(len(angle))
+    sine = np.sin(angle)
+    cosine = np.cos(angle)
+    zero = np.zeros(len(angle))
     center_m = np.stack(
         (
             sweep.across_m[0] + share * (sweep.across_m[1] - sweep.across_m[0]),
@@ -171,9 +176,12 @@ def _along_arc(sweep: ArcSweep, spacing_m: float | None) -> Way:
 def _swept(way: Way) -> PieceMesh:
     """Return triangles between the cross-sections at the N places of a way."""
     grid_m = way.across(way.cross_section.points_m)  # (N, K, 3)
-    right, left_on = grid_m[:-1, :-1], grid_m[1:, 1:]
-    on, beside = grid_m[1:, :-1], grid_m[:-1, 1:]
-    first, second = np.stack((right, on, left_on), axis=2), np.stack((right, left_on, beside), axis=2)
+    right = grid_m[:-1, :-1]
+    left_on = grid_m[1:, 1:]
+    on = grid_m[1:, :-1]
+    beside = grid_m[:-1, 1:]
+    first = np.stack((right, on, left_on), axis=2)
+    second = np.stack((right, left_on, beside), axis=2)
     # The two triangles of a quadrilateral are neighbours, so that flat ones become one face.
     return _mesh(np.stack((first, second), axis=2).reshape(-1, 3, 3), way.cross_section.surface)
 

@@ -230,7 +230,8 @@ def _cross_section(table: dict[str, Any]) -> CrossSection:
 
 
 def _piece(entry: dict[str, Any], sections: dict[str, CrossSection]) -> Piece:
-    trigger_m, spawn_m = entry.get("trigger_m"), entry.get("spawn_m")
+    trigger_m = entry.get("trigger_m")
+    spawn_m = entry.get("spawn_m")
     polygons = [_polygon(table["points_m"], table["surface"]) for table in entry.get("polygons", ())]
     sweeps: list[LaneSweep | PathSweep | ArcSweep] = []
     for table in entry.get("sweeps", ()):
@@ -306,7 +307,9 @@ def _corner(table: dict[str, Any]) -> tuple[FloatArray, list[Polygon]]:
     between it and the corner (`out`), or there is none (`none`); its plane rises along z. It is to the right of the
     border.
     """
-    size_m, radius_m, facets = table["cells"] * CELL_M, table["radius_m"], table["facets"]
+    size_m = table["cells"] * CELL_M
+    radius_m = table["radius_m"]
+    facets = table["facets"]
     angle = np.linspace(0.0, np.pi / 2.0, facets + 1)
     ray = np.stack((np.cos(angle), np.sin(angle)), axis=1)
     rim_m = radius_m * (ray / ray.sum(axis=1, keepdims=True) if table.get("is_diagonal", False) else ray)
@@ -318,7 +321,8 @@ def _corner(table: dict[str, Any]) -> tuple[FloatArray, list[Polygon]]:
         x_m, z_m = (corner * size_m + (1 - 2 * corner) * points_m).T
         return np.stack((x_m, height_m + rise * z_m, z_m), axis=1)
 
-    outwards, inwards = placed(edge_m), placed(rim_m)
+    outwards = placed(edge_m)
+    inwards = placed(rim_m)
     match table["ground"]:
         case "in":
             strips = [(inwards[k], outwards[k], outwards[k + 1], inwards[k + 1]) for k in range(facets)]

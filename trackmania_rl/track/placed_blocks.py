@@ -46,7 +46,8 @@ class Road:
 
 def roads_of(block: Block) -> list[Road]:
     """Return the roads through a block, each in both directions."""
-    size, roads = size_cells(block.name), list[Road]()
+    size = size_cells(block.name)
+    roads = list[Road]()
     for number, lane in enumerate(lanes_of(block)):
         roads += _both_ways(block, number, lane, size)
     return roads
@@ -55,7 +56,9 @@ def roads_of(block: Block) -> list[Road]:
 def to_world(points_m: FloatArray, block: Block) -> FloatArray:
     """Convert points (..., 3) from a block's own axes to the world's."""
     width_m, depth_m = (cells * CELL_M for cells in size_cells(block.name))
-    x, y, z = points_m[..., 0], points_m[..., 1], points_m[..., 2]
+    x = points_m[..., 0]
+    y = points_m[..., 1]
+    z = points_m[..., 2]
     turned_x, turned_z = ((x, z), (depth_m - z, x), (width_m - x, depth_m - z), (z, width_m - x))[block.quarter_turns]
     return np.stack((turned_x, y, turned_z), axis=-1) + np.array(block.cell) * BLOCK_SIZE_M
 
@@ -100,7 +103,8 @@ class BlockGrid:
 def _both_ways(block: Block, number: int, lane: Lane, size: tuple[int, int]) -> tuple[Road, Road]:
     points_m, bank = lane_points(lane, size)
     points_m = to_world(points_m, block)
-    begin, end = _joint(lane.begin, block, size), _joint(lane.end, block, size)
+    begin = _joint(lane.begin, block, size)
+    end = _joint(lane.end, block, size)
     return (
         Road(block, number, begin, end, points_m, bank),
         Road(block, number, end, begin, points_m[::-1], -bank[::-1]),
@@ -124,8 +128,10 @@ def lane_points(lane: Lane, size: tuple[int, int]) -> tuple[FloatArray, FloatArr
         (K, 3) points from begin to end, at most 0.5 m apart on the plan, and (K,) rise of the road per metre to the
         left.
     """
-    begin_m, end_m = port_place(lane.begin, size), port_place(lane.end, size)
-    inwards, outwards = -side_direction(lane.begin.side), side_direction(lane.end.side)
+    begin_m = port_place(lane.begin, size)
+    end_m = port_place(lane.end, size)
+    inwards = -side_direction(lane.begin.side)
+    outwards = side_direction(lane.end.side)
     plan_m = _plan(begin_m, inwards, end_m, outwards)
     along_m = np.concatenate(([0.0], np.cumsum(np.hypot(*np.diff(plan_m, axis=0).T))))
     share = along_m / along_m[-1]
@@ -170,7 +176,8 @@ def _left(direction: FloatArray) -> FloatArray:
 
 def _plan(begin_m: FloatArray, inwards: FloatArray, end_m: FloatArray, outwards: FloatArray) -> FloatArray:
     way_m = end_m - begin_m
-    ahead_m, aside = float(np.dot(way_m, inwards)), way_m - np.dot(way_m, inwards) * inwards
+    ahead_m = float(np.dot(way_m, inwards))
+    aside = way_m - np.dot(way_m, inwards) * inwards
     aside_m = float(np.linalg.norm(aside))
     if aside_m < 1e-9:
         return begin_m + np.linspace(0.0, 1.0, _steps(ahead_m) + 1)[:, None] * way_m

@@ -93,7 +93,8 @@ def read_points(path: Path) -> npt.NDArray[np.float64]:
 def uneven_steps(line: npt.NDArray[np.float64], spacing_m: float) -> tuple[str | None, bool]:
     """Return a text on the steps outside the allowed distances, None if there are none; and whether to resample."""
     steps_m = np.linalg.norm(np.diff(line, axis=0), axis=1)
-    lowest_m, highest_m = MIN_SPACING_RATIO * spacing_m, MAX_SPACING_RATIO * spacing_m
+    lowest_m = MIN_SPACING_RATIO * spacing_m
+    highest_m = MAX_SPACING_RATIO * spacing_m
     wrong = (steps_m < lowest_m) | (steps_m > highest_m)
     if not wrong.any():
         return None, False

@@ -111,7 +111,8 @@ def map_cycle(
         UserError: if a generated track cannot be written.
         ValueError: if there is a generator, but no `generated_maps`.
     """
-    number, first = progress.n_races, progress.place
+    number = progress.n_races
+    first = progress.place
     while True:
         entries = [(k, entry) for k, entry in enumerate(run_state.settings.game.map_cycle) for _ in range(entry.repeat)]
         first %= len(entries)

@@ -72,7 +72,8 @@ def actions_of_inputs(events: Sequence[InputEvent], game: GameSettings) -> tuple
     """
     kind = actions_of_game(game)
     nearest = _nearest_analog_action if game.actions == "analog" else _nearest_index(kind)
-    actions, n_exact = [], 0
+    actions = []
+    n_exact = 0
     missing = np.zeros(3)  # of gas, brake and steer, in actions
     for of_decision in _controls_of_decisions(events, game):  # (ticks, 3)
         wanted = of_decision.mean(axis=0) + missing

@@ -127,7 +127,8 @@ def gather(
         evaluated: recent evaluation races, including the newest; those on other maps are left out.
         explored: recent exploration race of the same map, with its frames.
     """
-    race, map_name = _Analysis(subject, newest), newest.facts.map_name
+    race = _Analysis(subject, newest)
+    map_name = newest.facts.map_name
     races = [race] if explored is None else [race, _Analysis(subject, explored)]
     data = {"about": _about(race)}
     names = data["about"].action_names
@@ -159,8 +160,11 @@ def realised_returns(rewarded: Rewarded, rules: MiniRaceRules, *, is_terminal: b
 
 
 def _about(race: _Analysis) -> Section:
-    subject, game, n_actions = race.subject, race.subject.settings.game, race.subject.spaces.n_values
-    names, controls = [f"action {action}" for action in range(n_actions)], np.zeros((0, 3))
+    subject = race.subject
+    game = race.subject.settings.game
+    n_actions = race.subject.spaces.n_values
+    names = [f"action {action}" for action in range(n_actions)]
+    controls = np.zeros((0, 3))
     if race.has_map and game.actions == "keys":
         controls = actions_of_game(game).controls(np.arange(n_actions))
         names = [key_action_name(*row) for row in controls.tolist()]
@@ -180,11 +184,13 @@ def _about(race: _Analysis) -> Section:
 
 def _expectations(race: _Analysis) -> Section | None:
     """Return the expectations in states evenly spread over a race; None for an agent without values of actions."""
-    agent, duration = race.subject.agent, race.subject.rules.duration_actions
+    agent = race.subject.agent
+    duration = race.subject.rules.duration_actions
     n_states = min(N_STATES, race.n_actions)
     states = ((np.arange(n_states) + 0.5) / n_states * race.n_actions).astype(np.int64)
     transitions = race.transitions(states)
-    img, floats = transitions.state_img, transitions.state_float
+    img = transitions.state_img
+    floats = transitions.state_float
     taus = (torch.arange(N_TAUS) + 0.5) / N_TAUS
     returns = agent.returns_at(img, floats, taus)
     if returns is None:
@@ -226,7 +232,8 @@ def _errors(races: Sequence[_Analysis], action_names: Array, *, at_all_horizons:
     subject = races[0].subject
     most = N_SAMPLED_WITH_IMAGE if subject.spaces.has_image else N_SAMPLED
     every = max(1, sum(race.n_actions for race in races) // most)
-    duration, parts = subject.rules.duration_actions or 0, []
+    duration = subject.rules.duration_actions or 0
+    parts = []
     for race in races:
         index = np.arange(0, race.n_actions, every)
         elapsed = np.zeros(len(index), dtype=np.int64)
@@ -288,7 +295,8 @@ def load_subject(
     if torch_device is not None:
         changes["torch_device"] = torch_device
     settings = settings_from_flat(learned.settings.flat() | changes)
-    spaces, seeds = make_games_builder(settings).spaces, SeedTree(settings.run.seed)
+    spaces = make_games_builder(settings).spaces
+    seeds = SeedTree(settings.run.seed)
     builder = make_agent_builder(settings, spaces, seeds)
     agent = builder.make_learner(builder.make_network())
     try:
@@ -313,7 +321,8 @@ def drive_and_gather(subject: Subject, actor: Actor, entry: MapEntry, n_races: i
         UserError: if the map can't be used.
         GameError: if the game keeps failing.
     """
-    settings, races = subject.settings, []
+    settings = subject.settings
+    races = []
     rng = SeedTree(settings.run.seed).rng("diagnostics/games")
     with contextlib.closing(make_games_builder(settings).make_games(0, maps_folder, rng)) as games:
         for forced in forced_starts(settings, subject.spaces, entry, n_races, FORCED_START_ACTIONS):

@@ -129,7 +129,8 @@ def load_weights(source: Path, settings: Settings) -> Learned:
         )
     kind = "averaged" if settings.agent.evaluation_weights_decay > 0 else "online"
     try:
-        agent, known = loaded.state["agent"], loaded.state["statistics"]
+        agent = loaded.state["agent"]
+        known = loaded.state["statistics"]
         counts = {"frames_total": int(known["frames_total"]), "training_s": float(known["training_s"])}
         return Learned(settings, agent[kind], {**known, **counts}, loaded.folder, loaded.manifest.settings, agent)
     except (KeyError, TypeError) as error:
@@ -201,7 +202,8 @@ def settings_here(file: Path, card: DriverCard) -> Settings:
     try:
         values = card.settings
         if values.keys() != DRIVER_SETTINGS:
-            lacking, unknown = sorted(DRIVER_SETTINGS - values.keys()), sorted(values.keys() - DRIVER_SETTINGS)
+            lacking = sorted(DRIVER_SETTINGS - values.keys())
+            unknown = sorted(values.keys() - DRIVER_SETTINGS)
             raise SettingsError(
                 "another version of this program packed it: of its settings this one misses "
                 f"{', '.join(lacking) or 'none'}, and does not know {', '.join(unknown)[:200]!r}"
@@ -216,11 +218,13 @@ def settings_here(file: Path, card: DriverCard) -> Settings:
 
 
 def _require_bounded(settings: Settings) -> None:
-    observation, game = settings.observation, settings.game
+    observation = settings.observation
+    game = settings.game
     n_own = sum(len(mean) for mean, _ in observation.state_normalization.values())
     n_rows = sum(len(shifts_of(view.shift)) for view in observation.views.values())
     n_waves = sum(map(len, observation.fourier_wavelengths.values()))
-    n_floats, n_pixels = n_own * (1 + n_rows) * (1 + n_waves), math.prod(game.image_shape)
+    n_floats = n_own * (1 + n_rows) * (1 + n_waves)
+    n_pixels = math.prod(game.image_shape)
     if n_floats > MOST_FLOATS or n_pixels > MOST_PIXELS:
         raise SettingsError(
             f"it asks for up to {n_floats:,} floats and {n_pixels:,} pixels, and a driver is shown {MOST_FLOATS:,} and "

@@ -85,7 +85,8 @@ class TrainedDriver:
         image: npt.NDArray[np.uint8] | None = None
         floats = observation
         if not isinstance(observation, np.ndarray):
-            image, floats = observation["image"], observation["floats"]
+            image = observation["image"]
+            floats = observation["floats"]
         has_image = self.settings.game.has_image
         if floats.shape != (spaces.n_floats,) or (image is not None) != has_image:
             raise UserError(
@@ -226,8 +227,10 @@ def load_driver(
 
 
 def _ready(learned: Learned, torch_device: str | None) -> TrainedDriver:
-    settings, counts = learned.settings, learned.statistics
-    seeds, spaces = SeedTree(settings.run.seed), make_games_builder(settings).spaces
+    settings = learned.settings
+    counts = learned.statistics
+    seeds = SeedTree(settings.run.seed)
+    spaces = make_games_builder(settings).spaces
     device = pick_playing_device(settings, spaces) if torch_device is None else pick_device(torch_device)
     builder = make_agent_builder(settings, spaces, seeds)
     actor = builder.make_actor(fill_network(learned, builder), device, seeds.rng("evaluate/inferer"))

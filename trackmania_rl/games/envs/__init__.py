@@ -160,7 +160,8 @@ def _make_races(
         tracks_folder = tempfile.mkdtemp(prefix="trackmania_rl_tracks_")
         opened.callback(shutil.rmtree, tracks_folder, ignore_errors=True)
         if names:
-            entries, weights = map_entries(settings, maps_folder, names, tracks_folder), None
+            entries = map_entries(settings, maps_folder, names, tracks_folder)
+            weights = None
         else:
             entries, weights = explored_maps(settings, tracks_folder)
         builder = make_race_games(settings)

@@ -148,7 +148,9 @@ class EnvRaces:
         Raises:
             GameError: if a game lost its race; its state does not change.
         """
-        before, before_m, before_ms = self.floats.copy(), self.meters.copy(), self.race_time_ms.copy()
+        before = self.floats.copy()
+        before_m = self.meters.copy()
+        before_ms = self.race_time_ms.copy()
         n = len(games)
         if n > 0:
             self._n_actions_made += n
@@ -249,10 +251,13 @@ class EnvRaces:
         """Copy the states of waiting games and of ended races into the arrays."""
         ids = received.ids
         if len(ids) > 0:
-            self.images[ids], self.floats[ids] = received.images, received.floats
+            self.images[ids] = received.images
+            self.floats[ids] = received.floats
             motion = self.games.motion(ids)
-            self.meters[ids], self.race_time_ms[ids] = motion.meters, motion.race_time_ms
-            self.position_m[ids], self.speed_m_s[ids] = motion.position_m, motion.speed_m_s
+            self.meters[ids] = motion.meters
+            self.race_time_ms[ids] = motion.race_time_ms
+            self.position_m[ids] = motion.position_m
+            self.speed_m_s[ids] = motion.speed_m_s
             begun = ids[received.is_first]
             self._began_m[begun] = self.meters[begun]
         for game, race in received.ended.items():

@@ -65,7 +65,9 @@ class RaceEnv(gymnasium.Env[Shown, Any]):
         self.metadata = self.metadata | {"render_fps": 1000 / races.settings.game.ms_per_action}
         self.races = races
         self._game = np.zeros(1, dtype=np.int64)
-        self.settings, self.layout, self.map_names = races.settings, races.layout, races.map_names
+        self.settings = races.settings
+        self.layout = races.layout
+        self.map_names = races.map_names
         self.observation_space = races.observation_space
         self.action_space = races.actions.space()
 
@@ -168,7 +170,9 @@ class RaceVectorEnv(VectorEnv[Shown, Array, Array]):
         }
         self.num_envs = races.n_games
         self.races = races
-        self.settings, self.layout, self.map_names = races.settings, races.layout, races.map_names
+        self.settings = races.settings
+        self.layout = races.layout
+        self.map_names = races.map_names
         self.single_observation_space = races.observation_space
         self.single_action_space = races.actions.space()
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
@@ -223,7 +227,8 @@ class RaceVectorEnv(VectorEnv[Shown, Array, Array]):
         rewards, ends = races.advance(driven, checked)
         terminated, truncated = np.zeros((2, self.num_envs), dtype=np.bool_)
         for game, race in ends.items():
-            terminated[game], truncated[game] = race.facts.race_finished, not race.facts.race_finished
+            terminated[game] = race.facts.race_finished
+            truncated[game] = not race.facts.race_finished
         return races.show(), rewards, terminated, truncated, ends
 
     def render(self) -> tuple[npt.NDArray[np.uint8], ...] | None:

@@ -62,7 +62,10 @@ class RaceInterface(RealTimeGymInterface):  # type: ignore[misc]  # rtgym has no
             self.env.reset(options=options)
             self.env.step(self._forward)
         shown, info = self.env.reset(seed=seed, options=options)
-        self._action, self._newest, self._reward, self._is_over = self._forward, (shown, info), 0.0, False
+        self._action = self._forward
+        self._newest = (shown, info)
+        self._reward = 0.0
+        self._is_over = False
         return [shown], info
 
     @override
@@ -112,7 +115,8 @@ class RaceInterface(RealTimeGymInterface):  # type: ignore[misc]  # rtgym has no
             due_s = max(due_s + self._step_s, time.perf_counter() - FURTHEST_BEHIND_S)
             time.sleep(max(0.0, due_s - time.perf_counter()))
             with self._lock:
-                action, is_over = self._action, self._is_over
+                action = self._action
+                is_over = self._is_over
             if is_over:
                 return
             try:

@@ -79,7 +79,8 @@ class RaceVecEnv(VecEnv):  # type: ignore[misc]  # untyped without the package
     @override
     def step_wait(self) -> VecEnvStepReturn:
         observations, rewards, terminated, truncated, ends = self.envs.advance(self._actions)
-        infos, is_over = self.envs.races.infos(ends, **{"TimeLimit.truncated": truncated}), terminated | truncated
+        infos = self.envs.races.infos(ends, **{"TimeLimit.truncated": truncated})
+        is_over = terminated | truncated
         if ends:
             last = observations
             observations, _ = self.envs.reset(options={MASK_OPTION: is_over})

@@ -27,7 +27,8 @@ _BLURS: Final = 3
 """Three averages over 5 cells are nearly a Gaussian with a standard deviation of 2.4 cells."""
 _SEED: Final = 1
 
-_GRASS, _DIRT = int(Surface.GRASS), int(Surface.DIRT)
+_GRASS = int(Surface.GRASS)
+_DIRT = int(Surface.DIRT)
 
 
 def make_texture(seed: int = _SEED) -> npt.NDArray[np.uint8]:
@@ -67,11 +68,14 @@ def add_bumps(car: CarRecord, parameters: ParametersRecord) -> None:
             break  # as in the game: a wheel on the road ends it for those after it
         if not begun:
             begun = True
-            velocity, spin = car.velocity_m_s, car.angular_velocity_rad_s
-            motion, local_spin = car.motion_m_s, car.spin_rad_s
+            velocity = car.velocity_m_s
+            spin = car.angular_velocity_rad_s
+            motion = car.motion_m_s
+            local_spin = car.spin_rad_s
             motion[0], motion[1], motion[2] = to_car(car, velocity[0], velocity[1], velocity[2])
             local_spin[0], local_spin[1], local_spin[2] = to_car(car, spin[0], spin[1], spin[2])
-        point, center = parameters.wheel_points_m[wheel], parameters.center_of_mass_m
+        point = parameters.wheel_points_m[wheel]
+        center = parameters.center_of_mass_m
         x, _, z = to_world(car, point[0], point[1], point[2])
         cell_x = int(abs(car.position_m[0] + x) / parameters.bump_cell_m) % CELLS
         cell_z = int(abs(car.position_m[2] + z) / parameters.bump_cell_m) % CELLS
@@ -82,7 +86,8 @@ def add_bumps(car: CarRecord, parameters: ParametersRecord) -> None:
             arm = (point[0] - center[0], point[1] - center[1], point[2] - center[2])
             push_at(car, parameters, arm, (0.0, 1.0, 0.0), parameters.landing_loss * bump_m_s)
     if begun:
-        motion, local_spin = car.motion_m_s, car.spin_rad_s
+        motion = car.motion_m_s
+        local_spin = car.spin_rad_s
         x, y, z = to_world(car, motion[0], motion[1], motion[2])
         car.velocity_m_s[0], car.velocity_m_s[1], car.velocity_m_s[2] = x, y, z
         x, y, z = to_world(car, local_spin[0], local_spin[1], local_spin[2])
@@ -127,8 +132,11 @@ def add_wall_slow_down(car: CarRecord, parameters: ParametersRecord) -> None:
 @inner
 def add_springs(car: CarRecord, parameters: ParametersRecord, dt: float) -> None:
     """Relax the dampers; add the grounded wheels' springs and the small lever of the last substep's forces."""
-    center, lever = parameters.center_of_mass_m, parameters.force_lever
-    last_x, last_y, last_z = car.force_m_s2[0], car.force_m_s2[1], car.force_m_s2[2]
+    center = parameters.center_of_mass_m
+    lever = parameters.force_lever
+    last_x = car.force_m_s2[0]
+    last_y = car.force_m_s2[1]
+    last_z = car.force_m_s2[2]
     spring_sum = 0.0
     for wheel in range(WHEELS):
         point = parameters.wheel_points_m[wheel]
@@ -140,7 +148,8 @@ def add_springs(car: CarRecord, parameters: ParametersRecord, dt: float) -> None
         car.wheel_damper_absorb_m[wheel] = absorb_m
         if not car.wheel_has_ground_contact[wheel]:
             continue
-        arm_x, arm_z = point[0] - center[0], point[2] - center[2]
+        arm_x = point[0] - center[0]
+        arm_z = point[2] - center[2]
         spring = parameters.spring_per_s2 * (parameters.damper_travel_m - absorb_m)
         spring -= parameters.damping_per_s * (absorb_m - before_m) / dt
         spring_sum += spring
@@ -167,7 +176,8 @@ def add_lateral_grip(car: CarRecord, parameters: ParametersRecord) -> None:
     angle = -car.turning_rate * math.asin(
         1.0 / (parameters.wheel_angle_base + parameters.wheel_angle_slope_s_m * abs(velocity[2]))
     )
-    sine, cosine = math.sin(angle), math.cos(angle)
+    sine = math.sin(angle)
+    cosine = math.cos(angle)
     reference_m = parameters.grip_damper_reference_m
     car.any_wheel_over_limit = 0
     for wheel in range(WHEELS):
@@ -178,9 +188,13 @@ def add_lateral_grip(car: CarRecord, parameters: ParametersRecord) -> None:
         if across < _LEAST_NORMAL_ACROSS:
             continue
         scale = 1.0 / across
-        axis_x, axis_y, axis_z = normal[1] * scale, -normal[0] * scale, 0.0
+        axis_x = normal[1] * scale
+        axis_y = -normal[0] * scale
+        axis_z = 0.0
         if wheel < FRONT_WHEELS:
-            axis_x, axis_y, axis_z = cosine * axis_x, cosine * axis_y, -sine
+            axis_x = cosine * axis_x
+            axis_y = cosine * axis_y
+            axis_z = -sine
         slip_m_s = velocity[0] * axis_x + velocity[1] * axis_y + velocity[2] * axis_z
         requested = parameters.side_friction_per_s * abs(slip_m_s)
         modulation = (reference_m - car.wheel_damper_absorb_m[wheel]) / reference_m
@@ -204,7 +218,8 @@ def add_lateral_grip(car: CarRecord, parameters: ParametersRecord) -> None:
 @inner
 def add_yaw_and_roll(car: CarRecord, parameters: ParametersRecord) -> None:
     """Add the steering's torque against the wheels' yaw friction, lifted wheels included, and the body's lean."""
-    side_m_s, forward_m_s = car.local_speed_m_s[0], car.local_speed_m_s[2]
+    side_m_s = car.local_speed_m_s[0]
+    forward_m_s = car.local_speed_m_s[2]
     speed_m_s = math.sqrt(side_m_s * side_m_s + car.local_speed_m_s[1] ** 2 + forward_m_s * forward_m_s)
     if speed_m_s < parameters.steer_torque_min_speed_m_s:
         growth = 0.0
@@ -224,7 +239,8 @@ def add_yaw_and_roll(car: CarRecord, parameters: ParametersRecord) -> None:
 @inner
 def add_air_control(car: CarRecord, parameters: ParametersRecord) -> None:
     """Damp the spin in flight: steering with a turn keeps it, against it stops it, and braking stops a dive."""
-    spin, stored = car.spin_rad_s, car.stored_angular_velocity_rad_s
+    spin = car.spin_rad_s
+    stored = car.stored_angular_velocity_rad_s
     argument_factor = 1.0
     with_the_turn = car.steer * stored[1] < 0.0
     if with_the_turn and abs(spin[1]) <= parameters.air_yaw_hold_limit_rad_s:

@@ -72,10 +72,13 @@ def _collide_with_ribbon(car: CarRecord, parameters: ParametersRecord, sections:
 
 @inner
 def _collide_wheel(car: CarRecord, parameters: ParametersRecord, sections: npt.NDArray[np.void], wheel: int) -> None:
-    point, radii_m = parameters.wheel_points_m[wheel], parameters.wheel_radii_m
+    point = parameters.wheel_points_m[wheel]
+    radii_m = parameters.wheel_radii_m
     center = (point[0], point[1] - car.wheel_damper_absorb_m[wheel], point[2])
     x, y, z = to_world(car, center[0], center[1], center[2])
-    x, y, z = car.position_m[0] + x, car.position_m[1] + y, car.position_m[2] + z
+    x = car.position_m[0] + x
+    y = car.position_m[1] + y
+    z = car.position_m[2] + z
     place = locate(sections, car.ribbon_index, x, y, z)
     car.wheel_has_ground_contact[wheel] = 0
     car.wheel_material[wheel] = 0
@@ -109,7 +112,8 @@ def _collide_body(car: CarRecord, parameters: ParametersRecord, sections: npt.ND
     left = to_car(car, place.left[0], place.left[1], place.left[2])
     walled = has_wall(sections, place) and abs(place.height_m) < WALL_HEIGHT_M
     for part in range(parameters.body_centers_m.shape[0]):
-        offset, radii_m = parameters.body_centers_m[part], parameters.body_radii_m[part]
+        offset = parameters.body_centers_m[part]
+        radii_m = parameters.body_radii_m[part]
         center = (offset[0], offset[1], offset[2])
         if ground.exists and ground.height_m > -parameters.wheel_radii_m[1]:
             depth_m = extent(radii_m, ground_normal) - ground.height_m - dot(center, ground_normal)

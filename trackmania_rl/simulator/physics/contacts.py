@@ -15,7 +15,8 @@ from trackmania_rl.simulator.physics.vehicle_state import CarRecord, ParametersR
 @inner
 def begin_pass(car: CarRecord) -> None:
     """Begin a collision pass: velocities in car axes, no correction yet."""
-    velocity, spin = car.velocity_m_s, car.angular_velocity_rad_s
+    velocity = car.velocity_m_s
+    spin = car.angular_velocity_rad_s
     set_vector(car.motion_m_s, to_car(car, velocity[0], velocity[1], velocity[2]))
     set_vector(car.spin_rad_s, to_car(car, spin[0], spin[1], spin[2]))
     for i in range(3):
@@ -26,7 +27,9 @@ def begin_pass(car: CarRecord) -> None:
 @inner
 def end_pass(car: CarRecord, parameters: ParametersRecord) -> None:
     """End a collision pass: velocities back in world axes, the body moved by the corrections' sum."""
-    position, velocity, spin = car.position_m, car.velocity_m_s, car.angular_velocity_rad_s
+    position = car.position_m
+    velocity = car.velocity_m_s
+    spin = car.angular_velocity_rad_s
     set_vector(velocity, to_world(car, car.motion_m_s[0], car.motion_m_s[1], car.motion_m_s[2]))
     set_vector(spin, to_world(car, car.spin_rad_s[0], car.spin_rad_s[1], car.spin_rad_s[2]))
     correction = car.correction_m
@@ -51,7 +54,9 @@ def add_correction(car: CarRecord, x: float, y: float, z: float) -> None:
     length_m = math.sqrt(x * x + y * y + z * z)
     if length_m < 1e-12:
         return
-    x, y, z = x / length_m, y / length_m, z / length_m
+    x = x / length_m
+    y = y / length_m
+    z = z / length_m
     total = car.correction_m
     lacking_m = length_m - (total[0] * x + total[1] * y + total[2] * z)
     if lacking_m > 0.0:
@@ -63,7 +68,9 @@ def add_correction(car: CarRecord, x: float, y: float, z: float) -> None:
 @compiled
 def extent(radii_m: npt.NDArray[np.float64], normal: Vector) -> float:
     """Return an ellipsoid's reach from its centre against a plane's normal."""
-    x, y, z = radii_m[0] * normal[0], radii_m[1] * normal[1], radii_m[2] * normal[2]
+    x = radii_m[0] * normal[0]
+    y = radii_m[1] * normal[1]
+    z = radii_m[2] * normal[2]
     return math.sqrt(x * x + y * y + z * z)
 
 

@@ -29,8 +29,10 @@ class GearboxState(IntEnum):
 
 
 REVERSE_GEAR, FIRST_GEAR, LAST_GEAR = 0, 1, 5
-_DRIVING, _CHANGING = int(GearboxState.DRIVING), int(GearboxState.CHANGING)
-_TAKING_OFF, _TAKING_OFF_BACKWARDS = int(GearboxState.TAKING_OFF), int(GearboxState.TAKING_OFF_BACKWARDS)
+_DRIVING = int(GearboxState.DRIVING)
+_CHANGING = int(GearboxState.CHANGING)
+_TAKING_OFF = int(GearboxState.TAKING_OFF)
+_TAKING_OFF_BACKWARDS = int(GearboxState.TAKING_OFF_BACKWARDS)
 _DIRT = int(Surface.DIRT)
 
 
@@ -142,8 +144,10 @@ def update_engine(car: CarRecord, parameters: ParametersRecord, grounded: bool, 
 @inner
 def update_reversing(car: CarRecord, parameters: ParametersRecord) -> None:
     """Set whether the brake key drives backwards."""
-    forward_m_s, sideways_m_s = car.local_speed_m_s[2], abs(car.local_speed_m_s[0])
-    gas, brake = car.gas > parameters.key_threshold, car.brake > parameters.key_threshold
+    forward_m_s = car.local_speed_m_s[2]
+    sideways_m_s = abs(car.local_speed_m_s[0])
+    gas = car.gas > parameters.key_threshold
+    brake = car.brake > parameters.key_threshold
     if car.turbo_remaining_s > 0.0 and forward_m_s > 0.0:
         car.is_reversing = 0
     elif gas:
@@ -240,10 +244,12 @@ def add_drive_and_brakes(car: CarRecord, parameters: ParametersRecord) -> None:
         net += car.turbo_boost_factor * drive_curve
     brake = factors[BRAKE_FACTOR]
     if forward_m_s > 0.0 and car.brake > 0.0:  # also while the brake key already drives backwards
-        cap, cap_sliding = parameters.brake_cap_m_s2, parameters.brake_cap_sliding_m_s2
+        cap = parameters.brake_cap_m_s2
+        cap_sliding = parameters.brake_cap_sliding_m_s2
         net -= _brake_force(car, car.brake, forward_m_s, brake * cap, brake * cap_sliding, parameters)
     elif forward_m_s < 0.0 and car.gas > 0.0:
-        cap, cap_sliding = parameters.gas_brake_cap_m_s2, parameters.gas_brake_cap_sliding_m_s2
+        cap = parameters.gas_brake_cap_m_s2
+        cap_sliding = parameters.gas_brake_cap_sliding_m_s2
         net += _brake_force(car, car.gas, -forward_m_s, brake * cap, brake * cap_sliding, parameters)
     if forward_m_s > parameters.max_speed_m_s * factors[MAX_SPEED_FACTOR]:
         net = min(net, 0.0) - parameters.overspeed_brake_m_s2
@@ -286,7 +292,10 @@ def add_dirt_extra(car: CarRecord, parameters: ParametersRecord) -> None:
 
 @inner
 def _add_force_at_wheel(car: CarRecord, parameters: ParametersRecord, wheel: int, x: float, z: float) -> None:
-    point, center = parameters.wheel_points_m[wheel], parameters.center_of_mass_m
-    arm_x, arm_y, arm_z = point[0] - center[0], point[1] - center[1], point[2] - center[2]
+    point = parameters.wheel_points_m[wheel]
+    center = parameters.center_of_mass_m
+    arm_x = point[0] - center[0]
+    arm_y = point[1] - center[1]
+    arm_z = point[2] - center[2]
     add_force(car, x, 0.0, z)
     add_torque(car, arm_y * z, arm_z * x - arm_x * z, -arm_y * x)

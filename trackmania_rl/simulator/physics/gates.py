@@ -46,9 +46,11 @@ class Gates(NamedTuple):
 
 def gates_of_track(track: Track) -> Gates:
     """Return a track's gates; raise ValueError if the laps would not have equally many."""
-    world, records = track.mesh_world, track.ribbon.records
+    world = track.mesh_world
+    records = track.ribbon.records
     if world is not None:
-        per_lap, boxes_m = world.gates_per_lap, np.ascontiguousarray(world.gate_boxes_m)
+        per_lap = world.gates_per_lap
+        boxes_m = np.ascontiguousarray(world.gate_boxes_m)
         return Gates(np.zeros(0), records[:0], boxes_m, world.gate_of_box, per_lap, per_lap * track.n_laps)
     stations_m = np.array([*track.checkpoint_stations_m, track.finish_station_m], dtype=np.float64)
     per_lap, left_over = divmod(len(stations_m), track.n_laps)
@@ -170,9 +172,11 @@ def _reaches(
     radii: npt.NDArray[np.float64],
 ) -> bool:
     """Return whether an ellipsoid in car axes overlaps a box along each world axis."""
-    position_m, rotation = car.position_m, car.rotation
+    position_m = car.position_m
+    rotation = car.rotation
     for axis in range(3):
-        middle_m, reach_m2 = position_m[axis], 0.0
+        middle_m = position_m[axis]
+        reach_m2 = 0.0
         for own in range(3):
             middle_m += rotation[axis, own] * center[own]
             reach_m2 += (rotation[axis, own] * radii[own]) ** 2
@@ -187,11 +191,14 @@ def _sweeps_over(car: npt.NDArray[np.void], station_before_m: float, gates: Gate
     """Return whether the car, an ellipse in plan view, swept over a plane between its posts."""
     gate_station_m = gates.station_m[gate]
     here_m = float(car[0].station_m)
-    nearest_m, furthest_m = min(station_before_m, here_m) - _NOSE_M, max(station_before_m, here_m) + _NOSE_M
+    nearest_m = min(station_before_m, here_m) - _NOSE_M
+    furthest_m = max(station_before_m, here_m) + _NOSE_M
     if not nearest_m <= gate_station_m <= furthest_m:
         return False
     section = gates.sections[gate]
-    position, rotation, forward = car[0].position_m, car[0].rotation, section.forward
+    position = car[0].position_m
+    rotation = car[0].rotation
+    forward = section.forward
     along = rotation[0, 2] * forward[0] + rotation[1, 2] * forward[1] + rotation[2, 2] * forward[2]
     across_squared = max(0.0, 1.0 - along * along)
     ahead_m = math.sqrt(((_NOSE_M if along >= 0.0 else _TAIL_M) * along) ** 2 + _SIDE_M**2 * across_squared)
@@ -200,7 +207,9 @@ def _sweeps_over(car: npt.NDArray[np.void], station_before_m: float, gates: Gate
         return False
     if max(station_before_m, here_m) + ahead_m < gate_station_m:
         return False
-    center, left, up = section.center_m, section.left, section.up
+    center = section.center_m
+    left = section.left
+    up = section.up
     lateral_m = height_m = 0.0
     for axis in range(3):
         offset_m = position[axis] - center[axis]

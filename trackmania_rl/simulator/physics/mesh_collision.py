@@ -53,7 +53,9 @@ LEAST_BODY_UP: Final = 0.7
 """Vertical part, in car axes, of the normals of the body's ground; other faces are its walls."""
 
 _GRASS: Final = int(Surface.GRASS)
-_TURBO, _TURBO2, _ROULETTE = int(Surface.TURBO), int(Surface.TURBO2), int(Surface.TURBO_ROULETTE)
+_TURBO = int(Surface.TURBO)
+_TURBO2 = int(Surface.TURBO2)
+_ROULETTE = int(Surface.TURBO_ROULETTE)
 _NONE: Final = -1
 _ON_GRASS: Final = -2  # in place of a face's number
 
@@ -80,13 +82,17 @@ class _Contact(NamedTuple):
 @compiled(inline="always")
 def collide_with_mesh(car: CarRecord, parameters: ParametersRecord, mesh: SurfaceMesh) -> None:
     """Run one collision pass."""
-    position, near, faces = car.position_m, mesh.near[0], mesh.records
+    position = car.position_m
+    near = mesh.near[0]
+    faces = mesh.records
     begin_pass(car)
     _gather(mesh, near, position)
     _see_from_car(faces, near, car, parameters)
     over_grass = position[1] - mesh.grass_height_m < REACH_M and is_over_grass(mesh, position[0], position[2])
     floor_m = mesh.grass_height_m if over_grass else -np.inf
-    points, across, along = parameters.wheel_points_m, car.rotation[0, 0], car.rotation[0, 2]
+    points = parameters.wheel_points_m
+    across = car.rotation[0, 0]
+    along = car.rotation[0, 2]
     is_by_side = abs(across) * (points[0, 0] - points[1, 0]) > abs(along) * (points[0, 2] - points[3, 2])
     order = WHEEL_ORDERS[int(is_by_side), int(along > 0.0), int(across > 0.0)]
     for wheel in order:
@@ -100,7 +106,9 @@ def collide_with_mesh(car: CarRecord, parameters: ParametersRecord, mesh: Surfac
 @compiled(inline="always")
 def _gather(mesh: SurfaceMesh, near: Any, position: npt.NDArray[np.float64]) -> None:
     """Write the faces that a car may touch, unless the last ones still hold."""
-    at, moved_m2, is_same = near.gathered_at_m, 0.0, True
+    at = near.gathered_at_m
+    moved_m2 = 0.0
+    is_same = True
     for axis in range(3):
         moved_m2 += (position[axis] - at[axis]) ** 2
         if math.floor(position[axis] / PART_M) != math.floor(at[axis] / PART_M):
@@ -109,19 +117,24 @@ def _gather(mesh: SurfaceMesh, near: Any, position: npt.NDArray[np.float64]) -> 
     if is_same and moved_m2 < SLACK_M * SLACK_M:
         return
     reach_m = REACH_M + SLACK_M
-    faces, members, numbers = mesh.records, mesh.members, near.numbers
+    faces = mesh.records
+    members = mesh.members
+    numbers = near.numbers
     first, end = members_near(mesh, position[0], position[1], position[2])
     count = 0
     for place in range(first, end):
         face = faces[members[place]]
-        low, high = face.low_m, face.high_m
+        low = face.low_m
+        high = face.high_m
         if not (
             low[0] - reach_m < position[0] < high[0] + reach_m
             and low[1] - reach_m < position[1] < high[1] + reach_m
             and low[2] - reach_m < position[2] < high[2] + reach_m
         ):
             continue
-        apart_m, corner, normal = 0.0, face.corners_m, face.normal
+        apart_m = 0.0
+        corner = face.corners_m
+        normal = face.normal
         for axis in range(3):
             apart_m += (position[axis] - corner[0, axis]) * normal[axis]
         if abs(apart_m) < reach_m and count < MOST_NEAR:
@@ -135,13 +148,17 @@ def _gather(mesh: SurfaceMesh, near: Any, position: npt.NDArray[np.float64]) -> 
 @compiled(inline="always")
 def _see_from_car(faces: Faces, near: Any, car: CarRecord, parameters: ParametersRecord) -> None:
     """Write which gathered faces the car may touch now, in car axes."""
-    position, normals = car.position_m, near.normals
+    position = car.position_m
+    normals = near.normals
     middle_m, half_m = _box_of_body(parameters)
     count = n_at_body = 0
     for place in range(near.n_gathered):
         number = near.numbers[place]
         face = faces[number]
-        corner, outward, low, high = face.corners_m, face.normal, face.low_m, face.high_m
+        corner = face.corners_m
+        outward = face.normal
+        low = face.low_m
+        high = face.high_m
         height_m, is_near = 0.0, True
         for axis in range(3):
             height_m += (position[axis] - corner[0, axis]) * outward[axis]
@@ -162,7 +179,9 @@ def _see_from_car(faces: Faces, near: Any, car: CarRecord, parameters: Parameter
 @inner
 def _box_of_body(parameters: ParametersRecord) -> tuple[Vector, Vector]:
     """Return the middle and half sides of the body's bounding box, in car axes."""
-    x, y, z = _extent_of_body(parameters, 0), _extent_of_body(parameters, 1), _extent_of_body(parameters, 2)
+    x = _extent_of_body(parameters, 0)
+    y = _extent_of_body(parameters, 1)
+    z = _extent_of_body(parameters, 2)
     middle = (0.5 * (x[0] + x[1]), 0.5 * (y[0] + y[1]), 0.5 * (z[0] + z[1]))
     half = (0.5 * (x[1] - x[0]), 0.5 * (y[1] - y[0]), 0.5 * (z[1] - z[0]))
     return middle, half
@@ -170,10 +189,13 @@ def _box_of_body(parameters: ParametersRecord) -> tuple[Vector, Vector]:
 
 @inner
 def _extent_of_body(parameters: ParametersRecord, axis: int) -> tuple[float, float]:
-    low, high = np.inf, -np.inf
+    low = np.inf
+    high = -np.inf
     for part in range(parameters.body_centers_m.shape[0]):
-        center_m, radius_m = parameters.body_centers_m[part, axis], parameters.body_radii_m[part, axis]
-        low, high = min(low, center_m - radius_m), max(high, center_m + radius_m)
+        center_m = parameters.body_centers_m[part, axis]
+        radius_m = parameters.body_radii_m[part, axis]
+        low = min(low, center_m - radius_m)
+        high = max(high, center_m + radius_m)
     return low, high
 
 
@@ -181,7 +203,8 @@ def _extent_of_body(parameters: ParametersRecord, axis: int) -> tuple[float, flo
 def _collide_wheel(
     car: CarRecord, parameters: ParametersRecord, faces: Faces, near: Any, floor_m: float, wheel: int
 ) -> None:
-    point, radii_m = parameters.wheel_points_m[wheel], parameters.wheel_radii_m
+    point = parameters.wheel_points_m[wheel]
+    radii_m = parameters.wheel_radii_m
     center = (point[0], point[1] - car.wheel_damper_absorb_m[wheel], point[2])
     car.wheel_has_ground_contact[wheel] = 0
     car.wheel_material[wheel] = 0
@@ -209,7 +232,8 @@ def _collide_wheel(
 def _collide_body_part(
     car: CarRecord, parameters: ParametersRecord, faces: Faces, near: Any, floor_m: float, part: int
 ) -> None:
-    offset, radii_m = parameters.body_centers_m[part], parameters.body_radii_m[part]
+    offset = parameters.body_centers_m[part]
+    radii_m = parameters.body_radii_m[part]
     center = (offset[0], offset[1], offset[2])
     ground, wall = _contacts(car, faces, near, floor_m, center, radii_m, LEAST_BODY_UP, 1, True)
     if ground.depth_m > 0.0:
@@ -235,11 +259,14 @@ def _contacts(
     `limit`, of the normal's component along the car's `axis`, separates them: the body's ground is above it (upwards),
     a wheel's below it (sideways). `floor_m` is the height of the grass, -inf for none.
     """
-    normals, edges = near.normals, near.edges
+    normals = near.normals
+    edges = near.edges
     ground = _Contact(0.0, (0.0, 1.0, 0.0), _NONE)
     wall = _Contact(0.0, (0.0, 1.0, 0.0), _NONE)
     x, y, z = to_world(car, center[0], center[1], center[2])
-    x, y, z = car.position_m[0] + x, car.position_m[1] + y, car.position_m[2] + z
+    x = car.position_m[0] + x
+    y = car.position_m[1] + y
+    z = car.position_m[2] + z
     reach_m = max(radii_m[0], max(radii_m[1], radii_m[2]))
     n_edges = 0
     for index in range(near.n_at_body if of_body else near.n_seen):
@@ -288,7 +315,8 @@ def _contacts(
 
 @compiled(inline="always")
 def _is_within_reach(face: Any, x: float, y: float, z: float, reach_m: float) -> bool:
-    low, high = face.low_m, face.high_m
+    low = face.low_m
+    high = face.high_m
     if x < low[0] - reach_m or x > high[0] + reach_m or z < low[2] - reach_m or z > high[2] + reach_m:
         return False
     return bool(low[1] - reach_m <= y <= high[1] + reach_m)
@@ -351,18 +379,24 @@ def _edge_contact(
 
     In axes in which the ellipsoid is a ball of radius 1 the nearest point is the point of contact.
     """
-    nearest, best = 1.0, (0.0, 0.0, 0.0)
+    nearest = 1.0
+    best = (0.0, 0.0, 0.0)
     begin = _in_ball(car, corner, CORNERS - 1, x, y, z, radii_m)
     for at in range(CORNERS):
         end = _in_ball(car, corner, at, x, y, z, radii_m)
-        edge_x, edge_y, edge_z = end[0] - begin[0], end[1] - begin[1], end[2] - begin[2]
+        edge_x = end[0] - begin[0]
+        edge_y = end[1] - begin[1]
+        edge_z = end[2] - begin[2]
         length = edge_x * edge_x + edge_y * edge_y + edge_z * edge_z
         share = -(begin[0] * edge_x + begin[1] * edge_y + begin[2] * edge_z) / max(length, 1e-12)
         share = min(max(share, 0.0), 1.0)
-        point_x, point_y, point_z = begin[0] + share * edge_x, begin[1] + share * edge_y, begin[2] + share * edge_z
+        point_x = begin[0] + share * edge_x
+        point_y = begin[1] + share * edge_y
+        point_z = begin[2] + share * edge_z
         apart = point_x * point_x + point_y * point_y + point_z * point_z
         if apart < nearest:
-            nearest, best = apart, (point_x, point_y, point_z)
+            nearest = apart
+            best = (point_x, point_y, point_z)
         begin = end
     if nearest >= 1.0 or nearest < 1e-12:
         return _Contact(0.0, (0.0, 1.0, 0.0), number), best

@@ -42,7 +42,10 @@ def set_rotation_from_quaternion(car: CarRecord) -> None:
     scale = 1.0 / math.sqrt(q[0] * q[0] + q[1] * q[1] + q[2] * q[2] + q[3] * q[3])
     for i in range(4):
         q[i] *= scale
-    w, x, y, z = q[0], q[1], q[2], q[3]
+    w = q[0]
+    x = q[1]
+    y = q[2]
+    z = q[3]
     r = car.rotation
     r[0, 0], r[0, 1], r[0, 2] = 1.0 - 2.0 * (y * y + z * z), 2.0 * (x * y - w * z), 2.0 * (x * z + w * y)
     r[1, 0], r[1, 1], r[1, 2] = 2.0 * (x * y + w * z), 1.0 - 2.0 * (x * x + z * z), 2.0 * (y * z - w * x)
@@ -86,10 +89,15 @@ def integrate(car: CarRecord, parameters: ParametersRecord, dt: float) -> None:
         inverse_inertia[1] * car.torque_rad_s2[1],
         inverse_inertia[2] * car.torque_rad_s2[2],
     )
-    velocity, spin, q = car.velocity_m_s, car.angular_velocity_rad_s, car.quaternion
+    velocity = car.velocity_m_s
+    spin = car.angular_velocity_rad_s
+    q = car.quaternion
     for i in range(3):
         car.position_m[i] += velocity[i] * dt
-    w, x, y, z = q[0], q[1], q[2], q[3]
+    w = q[0]
+    x = q[1]
+    y = q[2]
+    z = q[3]
     half = 0.5 * dt
     q[0] -= half * (spin[0] * x + spin[1] * y + spin[2] * z)
     q[1] += half * (spin[0] * w + spin[1] * z - spin[2] * y)
@@ -113,7 +121,8 @@ def integrate(car: CarRecord, parameters: ParametersRecord, dt: float) -> None:
 @inner
 def speed_at(car: CarRecord, arm: Vector, direction: Vector) -> float:
     """Return the speed along `direction` of a point `arm` from the centre of mass in a collision pass; car axes."""
-    spin, motion = car.spin_rad_s, car.motion_m_s
+    spin = car.spin_rad_s
+    motion = car.motion_m_s
     return (
         direction[0] * (motion[0] + spin[1] * arm[2] - spin[2] * arm[1])
         + direction[1] * (motion[1] + spin[2] * arm[0] - spin[0] * arm[2])

@@ -124,7 +124,8 @@ def drive(
         UserError: if the track is a map's blocks.
     """
     log = np.zeros(max_race_ms // DECISION_MS, dtype=_LOG_DTYPE)
-    car, road = spawn_vehicle(track), road_of(track)
+    car = spawn_vehicle(track)
+    road = road_of(track)
     plan_m_s = np.minimum(plan_speed_m_s(road, settings), top_speed_m_s)
     finish_tick, decisions = _drive(car, road, road.road, plan_m_s, settings, STADIUM_CAR, track.finish_station_m, log)
     log = log[:decisions]
@@ -208,8 +209,10 @@ def _drive(  # type: ignore[no-untyped-def]
         excess_m_s = speed - plan_m_s[soon]
         gas = 1.0 if excess_m_s <= 0.0 else 0.0
         brake = 1.0 if excess_m_s > settings.brake_tolerance_m_s else 0.0
-        entry.keys[0], entry.keys[1] = gas > 0.0, brake > 0.0
-        entry.keys[2], entry.keys[3] = steer_key > 0, steer_key < 0
+        entry.keys[0] = gas > 0.0
+        entry.keys[1] = brake > 0.0
+        entry.keys[2] = steer_key > 0
+        entry.keys[3] = steer_key < 0
 
         for step in range(TICKS_PER_DECISION):
             tick(car, gas, brake, -float(steer_key), world, parameters)

@@ -49,7 +49,9 @@ __all__ = ["NEVER_MS", "TICK_MS", "VEHICLE_DTYPE", "respawn_vehicle", "spawn_veh
 
 TICK_MS = 10
 
-_TURBO, _TURBO2, _ROULETTE = int(Surface.TURBO), int(Surface.TURBO2), int(Surface.TURBO_ROULETTE)
+_TURBO = int(Surface.TURBO)
+_TURBO2 = int(Surface.TURBO2)
+_ROULETTE = int(Surface.TURBO_ROULETTE)
 _FREE_WHEEL = int(Surface.FREE_WHEEL)
 
 
@@ -80,14 +82,16 @@ def respawn_vehicle(track: Track, gate: int) -> npt.NDArray[np.void]:
 def _vehicle_above_road(track: Track, station_m: float, height_m: float) -> npt.NDArray[np.void]:
     ribbon = track.ribbon
     if not ribbon.station_m[0] <= station_m <= ribbon.station_m[-1]:
-        first_m, last_m = ribbon.station_m[0], ribbon.station_m[-1]
+        first_m = ribbon.station_m[0]
+        last_m = ribbon.station_m[-1]
         raise ValueError(f"station {station_m} m is not on {track.name}: give {first_m:.0f}..{last_m:.0f} m")
     section = int(np.argmin(np.abs(ribbon.station_m - station_m)))
     rotation = np.stack([ribbon.left[section], ribbon.up[section], ribbon.forward[section]], axis=1)
     position_m = ribbon.center_m[section] + height_m * ribbon.up[section]
     car = _placed_vehicle(position_m, rotation)
     place = locate(ribbon.records, section, *(float(x) for x in car["position_m"][0]))
-    car["ribbon_index"], car["station_m"] = place.section, place.station_m
+    car["ribbon_index"] = place.section
+    car["station_m"] = place.station_m
     return car
 
 
@@ -115,8 +119,12 @@ def quaternion_from_rotation(rotation: npt.NDArray[np.float64]) -> npt.NDArray[n
             1.0 - m[0, 0] - m[1, 1] + m[2, 2],
         ]
     )
-    w_x, w_y, w_z = m[2, 1] - m[1, 2], m[0, 2] - m[2, 0], m[1, 0] - m[0, 1]
-    x_y, x_z, y_z = m[1, 0] + m[0, 1], m[0, 2] + m[2, 0], m[2, 1] + m[1, 2]
+    w_x = m[2, 1] - m[1, 2]
+    w_y = m[0, 2] - m[2, 0]
+    w_z = m[1, 0] - m[0, 1]
+    x_y = m[1, 0] + m[0, 1]
+    x_z = m[0, 2] + m[2, 0]
+    y_z = m[2, 1] + m[1, 2]
     products = 0.25 * np.array([[0, w_x, w_y, w_z], [w_x, 0, x_y, x_z], [w_y, x_y, 0, y_z], [w_z, x_z, y_z, 0]])
     largest = int(np.argmax(squares))
     products[largest, largest] = squares[largest]
@@ -129,15 +137,19 @@ def tick(
     car: npt.NDArray[np.void], gas: float, brake: float, steer: float, world: World, parameters: npt.NDArray[np.void]
 ) -> None:
     """Drive the (1,) `VEHICLE_DTYPE` car for 10 ms, in place; gas and brake 0..1, steer -1 left .. 1 right."""
-    car_floats, car_integers = car.view(np.float32), car.view(np.int32)
+    car_floats = car.view(np.float32)
+    car_integers = car.view(np.int32)
     within_tick = np.zeros(1, WORK_DTYPE)
-    work_floats, work_integers, work = within_tick.view(np.float64), within_tick.view(np.int64), within_tick[0]
+    work_floats = within_tick.view(np.float64)
+    work_integers = within_tick.view(np.int64)
+    work = within_tick[0]
     constants = parameters[0]
     copy_state(car_floats, car_integers, work_floats, work_integers)
     set_rotation_from_quaternion(work)
     work.gas, work.brake, work.steer = gas, brake, steer
     tick_s = 0.001 * TICK_MS
-    v, w = work.velocity_m_s, work.angular_velocity_rad_s
+    v = work.velocity_m_s
+    w = work.angular_velocity_rad_s
     rates = math.sqrt(v[0] * v[0] + v[1] * v[1] + v[2] * v[2]) + math.sqrt(w[0] * w[0] + w[1] * w[1] + w[2] * w[2])
     substeps = int(tick_s * rates / constants.substep_length_m) + 1
     for _ in range(substeps):
@@ -152,8 +164,10 @@ def _substep(car: CarRecord, parameters: ParametersRecord, world: World, dt: flo
     add_bumps(car, parameters)
     update_engine(car, parameters, grounded, dt)
     update_steering(car, parameters, dt)
-    velocity, spin = car.velocity_m_s, car.angular_velocity_rad_s
-    local, local_spin = car.local_speed_m_s, car.spin_rad_s
+    velocity = car.velocity_m_s
+    spin = car.angular_velocity_rad_s
+    local = car.local_speed_m_s
+    local_spin = car.spin_rad_s
     local[0], local[1], local[2] = to_car(car, velocity[0], velocity[1], velocity[2])
     local_spin[0], local_spin[1], local_spin[2] = to_car(car, spin[0], spin[1], spin[2])
     for i in range(3):
@@ -189,10 +203,13 @@ def _apply_surface_effects(car: CarRecord, parameters: ParametersRecord, world: 
         if material == _FREE_WHEEL:
             car.is_freewheeling = 1
         elif material in (_TURBO, _ROULETTE, _TURBO2):
-            pad, rotation = world.records[car.ribbon_index].forward, car.rotation
+            pad = world.records[car.ribbon_index].forward
+            rotation = car.rotation
             along = pad[0] * rotation[0, 2] + pad[1] * rotation[1, 2] + pad[2] * rotation[2, 2]
-            factor, duration_s = parameters.turbo_factor, parameters.turbo_duration_s
+            factor = parameters.turbo_factor
+            duration_s = parameters.turbo_duration_s
             if material == _TURBO2:
-                factor, duration_s = parameters.turbo2_factor, parameters.turbo2_duration_s
+                factor = parameters.turbo2_factor
+                duration_s = parameters.turbo2_duration_s
             car.turbo_boost_factor = factor * along
             car.turbo_remaining_s = duration_s

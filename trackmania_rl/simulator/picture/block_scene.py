@@ -98,9 +98,11 @@ def prepare_scene(
     length = np.linalg.norm(normal, axis=1, keepdims=True)
     normal = np.divide(normal, length, out=np.zeros_like(normal), where=length > 0.0)
     brighter = np.rint((normal @ _SUN - _SUN[1]) * _LIGHT_LEVELS_PER_COSINE).astype(np.int64)
-    low_m, high_m = np.zeros((len(first_point), 3)), np.zeros((len(first_point), 3))
+    low_m = np.zeros((len(first_point), 3))
+    high_m = np.zeros((len(first_point), 3))
     for group, (begin, end, _) in enumerate(first_point):
-        low_m[group], high_m[group] = points_m[begin:end].min(axis=0), points_m[begin:end].max(axis=0)
+        low_m[group] = points_m[begin:end].min(axis=0)
+        high_m[group] = points_m[begin:end].max(axis=0)
     return BlockScene(
         np.ascontiguousarray(points_m.T),
         corners.astype(np.int32),
@@ -145,13 +147,20 @@ def add_blocks(
     mesh: Mesh, scene: BlockScene, camera: Camera, focal_px: float, size_px: tuple[int, int], passed_checkpoints: int
 ) -> None:
     """Add the groups in view; checkpoints with a number below `passed_checkpoints` are drawn as passed."""
-    position, axes, center, radius = camera.position_m, camera.axes, scene.center_m, scene.radius_m
+    position = camera.position_m
+    axes = camera.axes
+    center = scene.center_m
+    radius = scene.radius_m
     # A ball is out of view if its middle is farther than its radius beyond a side of the view.
-    height_per_m, width_per_m = 0.5 * size_px[0] / focal_px, 0.5 * size_px[1] / focal_px
+    height_per_m = 0.5 * size_px[0] / focal_px
+    width_per_m = 0.5 * size_px[1] / focal_px
     far_m = FAR_M_PER_PX * focal_px
-    across, down = math.sqrt(1.0 + width_per_m * width_per_m), math.sqrt(1.0 + height_per_m * height_per_m)
+    across = math.sqrt(1.0 + width_per_m * width_per_m)
+    down = math.sqrt(1.0 + height_per_m * height_per_m)
     for group in range(radius.shape[0]):
-        x, y, z = center[group, 0] - position[0], center[group, 1] - position[1], center[group, 2] - position[2]
+        x = center[group, 0] - position[0]
+        y = center[group, 1] - position[1]
+        z = center[group, 2] - position[2]
         distance_m = math.sqrt(x * x + y * y + z * z) - radius[group]
         ahead_m = x * axes[2, 0] + y * axes[2, 1] + z * axes[2, 2]
         if distance_m > VIEW_M or ahead_m < -radius[group]:
@@ -167,32 +176,37 @@ def add_blocks(
 
 @inner
 def _add_group(mesh: Mesh, scene: BlockScene, camera: Camera, group: int, detail: int, passed_checkpoints: int) -> None:
-    points_m, counts, corners, colors, paints = (
-        mesh.points_m,
-        mesh.counts,
-        mesh.corners,
-        mesh.colors,
-        mesh.palette.paints,
-    )
-    first_point, end_point = scene.first_point[group, detail], scene.first_point[group, detail + 1]
-    first_quad, end_quad = scene.first_quad[group, detail], scene.first_quad[group, detail + 1]
-    n_points, n_quads = end_point - first_point, end_quad - first_quad
+    points_m = mesh.points_m
+    counts = mesh.counts
+    corners = mesh.corners
+    colors = mesh.colors
+    paints = mesh.palette.paints
+    first_point = scene.first_point[group, detail]
+    end_point = scene.first_point[group, detail + 1]
+    first_quad = scene.first_quad[group, detail]
+    end_quad = scene.first_quad[group, detail + 1]
+    n_points = end_point - first_point
+    n_quads = end_quad - first_quad
     if counts[0] + n_points > points_m.shape[1] or counts[1] + n_quads > corners.shape[0]:
         return
     moved = counts[0] - first_point
     for axis in range(3):
         for point in range(first_point, end_point):
             points_m[axis, moved + point] = scene.points_m[axis, point]
-    position, ahead = camera.position_m, camera.axes[2]
+    position = camera.position_m
+    ahead = camera.axes[2]
     quad = counts[1]
     for number in range(first_quad, end_quad):
-        corner, normal = scene.corners[number, 0], scene.normal[number]
+        corner = scene.corners[number, 0]
+        normal = scene.normal[number]
         facing, depth_m = 0.0, 0.0
         for axis in range(3):
             away_m = scene.points_m[axis, corner] - position[axis]
             facing -= away_m * normal[axis]
             depth_m += away_m * ahead[axis]
-        paint, light, gate = scene.paint[number], scene.light[number], scene.gate[number]
+        paint = scene.paint[number]
+        light = scene.light[number]
+        gate = scene.gate[number]
         if gate != NO_GATE:
             paint = _PASSED if gate < passed_checkpoints else paint
         elif facing < 0.0:
@@ -208,7 +222,9 @@ def _add_group(mesh: Mesh, scene: BlockScene, camera: Camera, group: int, detail
 @compiled
 def add_block_shadow(mesh: Mesh, scene: BlockScene, position_m: FloatArray, rotation: FloatArray) -> None:
     """Add the car's shadow on the surface below it, in car axes; call this before the blocks are added."""
-    point_m, normal, nearest_m = np.empty(3), np.empty(3), HIGHEST_SHADOW_M
+    point_m = np.empty(3)
+    normal = np.empty(3)
+    nearest_m = HIGHEST_SHADOW_M
     up_y = rotation[1, 1]
     if up_y > 0.1:
         over_m = (position_m[1] - scene.ground_height_m) / up_y
@@ -216,7 +232,9 @@ def add_block_shadow(mesh: Mesh, scene: BlockScene, position_m: FloatArray, rota
             nearest_m = over_m
             normal[0], normal[1], normal[2] = 0.0, 1.0, 0.0
     for group in range(scene.radius_m.shape[0]):
-        squares_m2, above_m, radius_m = 0.0, 0.0, scene.radius_m[group]
+        squares_m2 = 0.0
+        above_m = 0.0
+        radius_m = scene.radius_m[group]
         for axis in range(3):
             away_m = position_m[axis] - scene.center_m[group, axis]
             squares_m2 += away_m * away_m
@@ -238,7 +256,9 @@ def add_block_shadow(mesh: Mesh, scene: BlockScene, position_m: FloatArray, rota
 @inner
 def _over_quad_m(scene: BlockScene, number: int, position_m: FloatArray, rotation: FloatArray) -> float:
     """Return the car's height above a quadrilateral, along its own up; infinite if not above the painted side."""
-    points_m, corners, normal = scene.points_m, scene.corners, scene.normal[number]
+    points_m = scene.points_m
+    corners = scene.corners
+    normal = scene.normal[number]
     against, over_m = 0.0, 0.0
     for axis in range(3):
         against += normal[axis] * rotation[axis, 1]
@@ -250,13 +270,14 @@ def _over_quad_m(scene: BlockScene, number: int, position_m: FloatArray, rotatio
     y = position_m[1] - over_m * rotation[1, 1]
     z = position_m[2] - over_m * rotation[2, 1]
     for place in range(4):
-        a, b = corners[number, place], corners[number, (place + 1) & 3]
-        edge_x, edge_y, edge_z = (
-            points_m[0, b] - points_m[0, a],
-            points_m[1, b] - points_m[1, a],
-            points_m[2, b] - points_m[2, a],
-        )
-        to_x, to_y, to_z = x - points_m[0, a], y - points_m[1, a], z - points_m[2, a]
+        a = corners[number, place]
+        b = corners[number, (place + 1) & 3]
+        edge_x = points_m[0, b] - points_m[0, a]
+        edge_y = points_m[1, b] - points_m[1, a]
+        edge_z = points_m[2, b] - points_m[2, a]
+        to_x = x - points_m[0, a]
+        to_y = y - points_m[1, a]
+        to_z = z - points_m[2, a]
         inside = (
             normal[0] * (edge_y * to_z - edge_z * to_y)
             + normal[1] * (edge_z * to_x - edge_x * to_z)

@@ -82,7 +82,8 @@ def _add_upright(
 
 @inner
 def _add_checkpoint(mesh: Mesh, scenery: Scenery, section: int, is_passed: bool, depth_m: float) -> None:
-    ribbon, places_m = scenery.ribbon, scenery.places_m
+    ribbon = scenery.ribbon
+    places_m = scenery.places_m
     half_m = ribbon.half_width_m[section]
     frame = color_at(mesh.palette, Paint.PASSED_CHECKPOINT if is_passed else Paint.CHECKPOINT, PLAIN_LIGHT, depth_m)
     stripe = color_at(
@@ -104,7 +105,8 @@ def _add_checkpoint(mesh: Mesh, scenery: Scenery, section: int, is_passed: bool,
 
 @inner
 def _add_finish(mesh: Mesh, scenery: Scenery, section: int, depth_m: float) -> None:
-    ribbon, places_m = scenery.ribbon, scenery.places_m
+    ribbon = scenery.ribbon
+    places_m = scenery.places_m
     light = color_at(mesh.palette, Paint.FINISH_LIGHT, PLAIN_LIGHT, depth_m)
     dark = color_at(mesh.palette, Paint.FINISH_DARK, PLAIN_LIGHT, depth_m)
     half_m = ribbon.half_width_m[section]
@@ -114,8 +116,10 @@ def _add_finish(mesh: Mesh, scenery: Scenery, section: int, depth_m: float) -> N
     far = add_section(mesh.points_m, mesh.counts, places_m, min(section + GATE_LINE_SECTIONS, last))
     banner_middle_m = 0.5 * (_BANNER_BOTTOM_M + _BANNER_TOP_M)
     for column in range(_FINISH_COLUMNS):
-        right, left = column / _FINISH_COLUMNS, (column + 1) / _FINISH_COLUMNS
-        right_m, left_m = (2.0 * right - 1.0) * half_m, (2.0 * left - 1.0) * half_m
+        right = column / _FINISH_COLUMNS
+        left = (column + 1) / _FINISH_COLUMNS
+        right_m = (2.0 * right - 1.0) * half_m
+        left_m = (2.0 * left - 1.0) * half_m
         first, second = (light, dark) if column % 2 == 0 else (dark, light)
         _add_upright(mesh, ribbon, section, right_m, left_m, _BANNER_BOTTOM_M, banner_middle_m, first)
         _add_upright(mesh, ribbon, section, right_m, left_m, banner_middle_m, _BANNER_TOP_M, second)
@@ -188,7 +192,9 @@ def add_car(mesh: Mesh, position_m: npt.NDArray, rotation: npt.NDArray) -> None:
 @compiled
 def add_shadow(mesh: Mesh, ribbon: Ribbon, car_section: int, position_m: npt.NDArray, rotation: npt.NDArray) -> None:
     """Add the car's shadow on the road; call this before the road is added."""
-    center, left, up = ribbon.center_m, ribbon.left, ribbon.up
+    center = ribbon.center_m
+    left = ribbon.left
+    up = ribbon.up
     height_m, lateral_m = 0.0, 0.0
     for axis in range(3):
         height_m += (position_m[axis] - center[car_section, axis]) * up[car_section, axis]

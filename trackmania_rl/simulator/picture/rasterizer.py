@@ -46,7 +46,9 @@ def chase_camera(car_position_m: npt.NDArray[np.float64], car_rotation: npt.NDAr
     position = np.empty(3)
     axes = np.empty((3, 3))
     for axis in range(3):
-        left, up, forward = car_rotation[axis, 0], car_rotation[axis, 1], car_rotation[axis, 2]
+        left = car_rotation[axis, 0]
+        up = car_rotation[axis, 1]
+        forward = car_rotation[axis, 2]
         position[axis] = car_position_m[axis] - BEHIND_CAR_M * forward + ABOVE_CAR_M * up
         axes[0, axis] = -left
         axes[1, axis] = -_COS_PITCH * up - _SIN_PITCH * forward
@@ -57,7 +59,8 @@ def chase_camera(car_position_m: npt.NDArray[np.float64], car_rotation: npt.NDAr
 @inner
 def depth_in_view(camera: Camera, points_m: npt.NDArray[np.float64], row: int) -> float:
     """Return the distance (m) of a row of world points (N, 3) ahead of the camera; negative behind it."""
-    position, axes = camera.position_m, camera.axes
+    position = camera.position_m
+    axes = camera.axes
     return (
         (points_m[row, 0] - position[0]) * axes[2, 0]
         + (points_m[row, 1] - position[1]) * axes[2, 1]
@@ -68,9 +71,12 @@ def depth_in_view(camera: Camera, points_m: npt.NDArray[np.float64], row: int) -
 @inner
 def to_camera_axes(camera: Camera, points_m: npt.NDArray[np.float64], count: int, seen_m: npt.NDArray) -> None:
     """Write the first `count` world points (3, N) to `seen_m` (3, N) in camera axes, metres."""
-    position, axes = camera.position_m, camera.axes
+    position = camera.position_m
+    axes = camera.axes
     for axis in range(3):
-        along_x, along_y, along_z = axes[axis, 0], axes[axis, 1], axes[axis, 2]
+        along_x = axes[axis, 0]
+        along_y = axes[axis, 1]
+        along_z = axes[axis, 2]
         for column in range(count):
             x = points_m[0, column] - position[0]
             y = points_m[1, column] - position[1]
@@ -188,10 +194,15 @@ def _first_center_after(edge_px: float, size_px: int) -> int:
 
 @inner
 def _project_points(canvas: Canvas, mesh: Mesh, camera: Camera) -> None:
-    count, seen, on_picture, first_row = mesh.counts[0], mesh.seen_m, mesh.on_picture, mesh.first_row
+    count = mesh.counts[0]
+    seen = mesh.seen_m
+    on_picture = mesh.on_picture
+    first_row = mesh.first_row
     to_camera_axes(camera, mesh.points_m, count, seen)
     height_px, width_px = canvas.pixels.shape
-    middle_x, middle_y, focal_px = 0.5 * width_px, 0.5 * height_px, canvas.focal_px
+    middle_x = 0.5 * width_px
+    middle_y = 0.5 * height_px
+    focal_px = canvas.focal_px
     for column in range(count):
         z = seen[2, column]
         w = 1.0 / (z if z > NEAR_M else NEAR_M)
@@ -206,11 +217,16 @@ def _project_points(canvas: Canvas, mesh: Mesh, camera: Camera) -> None:
 def _clip_quad(canvas: Canvas, mesh: Mesh, quad: int) -> int:
     """Project a quadrilateral's part beyond the near plane to canvas.polygon; return its number of corners."""
     height_px, width_px = canvas.pixels.shape
-    seen, on_picture, polygon = mesh.seen_m, mesh.on_picture, canvas.polygon
-    count, w = 0, 1.0 / NEAR_M
+    seen = mesh.seen_m
+    on_picture = mesh.on_picture
+    polygon = canvas.polygon
+    count = 0
+    w = 1.0 / NEAR_M
     for position in range(4):
-        start, end = mesh.corners[quad, position], mesh.corners[quad, (position + 1) & 3]
-        z, end_z = seen[2, start], seen[2, end]
+        start = mesh.corners[quad, position]
+        end = mesh.corners[quad, (position + 1) & 3]
+        z = seen[2, start]
+        end_z = seen[2, end]
         if z >= NEAR_M:
             for axis in range(3):
                 polygon[count, axis] = on_picture[axis, start]
@@ -233,9 +249,12 @@ def _trace_edge(spans: npt.NDArray, polygon: npt.NDArray, a: int, b: int) -> Non
     """Widen the spans of the rows that an edge crosses; from its upper end, so that neighbours share it."""
     if polygon[a, 1] > polygon[b, 1]:
         a, b = b, a
-    first, end = int(polygon[a, 3]), int(polygon[b, 3])
+    first = int(polygon[a, 3])
+    end = int(polygon[b, 3])
     if first < end:
-        x, y, w = polygon[a, 0], polygon[a, 1], polygon[a, 2]
+        x = polygon[a, 0]
+        y = polygon[a, 1]
+        w = polygon[a, 2]
         per_row = 1.0 / (polygon[b, 1] - y)
         x_step = (polygon[b, 0] - x) * per_row
         w_step = (polygon[b, 2] - w) * per_row
@@ -257,7 +276,10 @@ def _fill_row(
     pixels: npt.NDArray, inverse_depth_1_m: npt.NDArray, spans: npt.NDArray, row: int, color: np.uint32
 ) -> None:
     on_row = np.uint64(row)
-    x, w, end_x, end_w = spans[on_row, 0], spans[on_row, 1], spans[on_row, 2], spans[on_row, 3]
+    x = spans[on_row, 0]
+    w = spans[on_row, 1]
+    end_x = spans[on_row, 2]
+    end_w = spans[on_row, 3]
     first = _first_center_after(x, pixels.shape[1])
     end = _first_center_after(end_x, pixels.shape[1])
     if first < end:
@@ -282,13 +304,20 @@ def _draw_polygon(
     n_corners: int,
     color: np.uint32,
 ) -> None:
-    left, right, top, bottom = polygon[0, 0], polygon[0, 0], polygon[0, 3], polygon[0, 3]
+    left = polygon[0, 0]
+    right = polygon[0, 0]
+    top = polygon[0, 3]
+    bottom = polygon[0, 3]
     for corner in range(1, n_corners):
-        x, row_below = polygon[corner, 0], polygon[corner, 3]
-        left, right = x if x < left else left, x if x > right else right
-        top, bottom = row_below if row_below < top else top, row_below if row_below > bottom else bottom
+        x = polygon[corner, 0]
+        row_below = polygon[corner, 3]
+        left = x if x < left else left
+        right = x if x > right else right
+        top = row_below if row_below < top else top
+        bottom = row_below if row_below > bottom else bottom
     if right > 0.0 and left < pixels.shape[1]:
-        first_row, end_row = int(top), int(bottom)
+        first_row = int(top)
+        end_row = int(bottom)
         for row in range(first_row, end_row):
             spans[np.uint64(row), 0] = math.inf
             spans[np.uint64(row), 2] = -math.inf
@@ -307,16 +336,20 @@ def draw_mesh(canvas: Canvas, mesh: Mesh, camera: Camera) -> None:
     They may be bent or crossed: every row is filled from its leftmost to its rightmost point.
     """
     _project_points(canvas, mesh, camera)
-    pixels, inverse_depth_1_m, spans, polygon = canvas.pixels, canvas.inverse_depth_1_m, canvas.spans, canvas.polygon
-    seen, on_picture, first_row, corners, colors = (
-        mesh.seen_m,
-        mesh.on_picture,
-        mesh.first_row,
-        mesh.corners,
-        mesh.colors,
-    )
+    pixels = canvas.pixels
+    inverse_depth_1_m = canvas.inverse_depth_1_m
+    spans = canvas.spans
+    polygon = canvas.polygon
+    seen = mesh.seen_m
+    on_picture = mesh.on_picture
+    first_row = mesh.first_row
+    corners = mesh.corners
+    colors = mesh.colors
     for quad in range(mesh.counts[1]):
-        a, b, c, d = corners[quad, 0], corners[quad, 1], corners[quad, 2], corners[quad, 3]
+        a = corners[quad, 0]
+        b = corners[quad, 1]
+        c = corners[quad, 2]
+        d = corners[quad, 3]
         in_front = 0
         for corner in range(4):
             in_front += seen[2, corners[quad, corner]] >= NEAR_M
@@ -383,10 +416,14 @@ def _color_row(pixels: npt.NDArray, row: int, tints: npt.NDArray, colors: npt.ND
 @inner
 def draw_background(canvas: Canvas, camera: Camera, palette: Colors, ground_height_m: float) -> None:
     """Fill the picture with sky and the stadium's ground, at infinite depth."""
-    pixels, columns, tints = canvas.pixels, canvas.columns, canvas.tints
-    sky, ground = palette.sky, palette.ground.ravel()
+    pixels = canvas.pixels
+    columns = canvas.columns
+    tints = canvas.tints
+    sky = palette.sky
+    ground = palette.ground.ravel()
     height_px, width_px = pixels.shape
-    axes, position = camera.axes, camera.position_m
+    axes = camera.axes
+    position = camera.position_m
     over_ground_m = max(position[1] - ground_height_m, _LEAST_HEIGHT_OVER_GROUND_M)
     seen_from = (np.float32(position[0]), np.float32(over_ground_m), np.float32(position[2]))
     per_px = 1.0 / canvas.focal_px
@@ -394,7 +431,8 @@ def draw_background(canvas: Canvas, camera: Camera, palette: Colors, ground_heig
     step = (np.float32(axes[0, 0] * per_px), np.float32(axes[0, 1] * per_px), np.float32(axes[0, 2] * per_px))
     canvas.inverse_depth_1_m[:] = 0.0
     for row in range(height_px):
-        across, below = 0.5 * (1 - width_px) * per_px, (row + 0.5 - 0.5 * height_px) * per_px
+        across = 0.5 * (1 - width_px) * per_px
+        below = (row + 0.5 - 0.5 * height_px) * per_px
         ray = (
             np.float32(axes[2, 0] + below * axes[1, 0] + across * axes[0, 0]),
             np.float32(axes[2, 1] + below * axes[1, 1] + across * axes[0, 1]),

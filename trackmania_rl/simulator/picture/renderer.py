@@ -74,7 +74,8 @@ def _new_easel(width_px: int, height_px: int, scene: Scenery | BlockScene, palet
         n_points = n_gates * MOST_GATE_POINTS + MOST_ROAD_POINTS
         n_quads = n_gates * MOST_GATE_QUADS + MOST_ROAD_QUADS
     mesh = new_mesh(MOST_CAR_POINTS + n_points, MOST_CAR_QUADS + n_quads, palette)
-    position_m, rotation = np.zeros(3), np.eye(3)
+    position_m = np.zeros(3)
+    rotation = np.eye(3)
     canvas.inverse_depth_1_m[:] = 0.0
     add_car(mesh, position_m, rotation)
     draw_mesh(canvas, mesh, chase_camera(position_m, rotation))
@@ -105,7 +106,8 @@ def _add_track(
     ribbon_index: int,
     passed_checkpoints: int,
 ) -> None:
-    canvas, mesh = easel.canvas, easel.mesh
+    canvas = easel.canvas
+    mesh = easel.mesh
     car_section = min(max(ribbon_index, 0), scenery.ribbon.station_m.shape[0] - 1)
     add_shadow(mesh, scenery.ribbon, car_section, position_m, rotation)
     add_gates(mesh, scenery, camera, car_section, passed_checkpoints)
@@ -122,7 +124,8 @@ def _add_world(
     ribbon_index: int,
     passed_checkpoints: int,
 ) -> None:
-    canvas, mesh = easel.canvas, easel.mesh
+    canvas = easel.canvas
+    mesh = easel.mesh
     add_block_shadow(mesh, scene, position_m, rotation)
     add_blocks(mesh, scene, camera, canvas.focal_px, canvas.pixels.shape, passed_checkpoints)
 
@@ -163,7 +166,8 @@ def _draw_picture(
         for other in range(3):
             if not abs(rotation[axis, other]) <= _LARGEST_ROTATION_ELEMENT:
                 return False
-    canvas, mesh = easel.canvas, easel.mesh
+    canvas = easel.canvas
+    mesh = easel.mesh
     camera = chase_camera(position_m, rotation)
     mesh.counts[:] = 0
     _add_scene(easel, scene, camera, position_m, rotation, ribbon_index, passed_checkpoints)
@@ -184,7 +188,8 @@ def _draw_gray_pictures(
     rows: npt.NDArray[np.int64],
 ) -> int:
     """Draw one picture per race; return the race with an impossible pose, or -1."""
-    position, rotation = np.empty(3), np.empty((3, 3))
+    position = np.empty(3)
+    rotation = np.empty((3, 3))
     pixels = easel.canvas.pixels
     height_px, width_px = pixels.shape
     for i in range(races.shape[0]):

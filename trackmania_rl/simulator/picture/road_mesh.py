@@ -135,7 +135,9 @@ def _step_error(places_m: npt.NDArray[np.float64], up: npt.NDArray[np.float64], 
 @compiled(inline="always")
 def section_after(scenery: Scenery, section: int, camera: Camera, focal_px: float) -> int:
     """Return the cross-section to draw next: the last one that the error in pixels allows."""
-    center_m, position_m, step_error_m = scenery.ribbon.center_m, camera.position_m, scenery.step_error_m
+    center_m = scenery.ribbon.center_m
+    position_m = camera.position_m
+    step_error_m = scenery.step_error_m
     band = section // BAND_SECTIONS
     middle = min(band * BAND_SECTIONS + BAND_SECTIONS // 2, center_m.shape[0] - 1)
     squares_m2 = 0.0
@@ -209,7 +211,8 @@ row with two equal places ends an edge's list."""
 @inner
 def visible_sections(ribbon: Ribbon, car_section: int, camera: Camera) -> tuple[int, int]:
     """Return the first and the last cross-section to draw."""
-    ahead, behind = int(VIEW_AHEAD_M / RIBBON_SPACING_M), int(VIEW_BEHIND_M / RIBBON_SPACING_M)
+    ahead = int(VIEW_AHEAD_M / RIBBON_SPACING_M)
+    behind = int(VIEW_BEHIND_M / RIBBON_SPACING_M)
     along_road = 0.0
     for axis in range(3):
         along_road += camera.axes[2, axis] * ribbon.forward[car_section, axis]
@@ -221,7 +224,9 @@ def visible_sections(ribbon: Ribbon, car_section: int, camera: Camera) -> tuple[
 @inner
 def add_place(mesh: Mesh, ribbon: Ribbon, section: int, left_m: float, up_m: float) -> int:
     """Add a point of a cross-section, given by its distance to the left of the centre and above the surface."""
-    center, left, up = ribbon.center_m, ribbon.left, ribbon.up
+    center = ribbon.center_m
+    left = ribbon.left
+    up = ribbon.up
     return add_point(
         mesh,
         center[section, 0] + left_m * left[section, 0] + up_m * up[section, 0],
@@ -259,7 +264,8 @@ def _add_share(
     for axis in range(3):
         on_sections_m = (0.0, 0.0)
         for section in (near, far):
-            right_m, left_m = points_m[axis, section + LINE_RIGHT], points_m[axis, section + LINE_LEFT]
+            right_m = points_m[axis, section + LINE_RIGHT]
+            left_m = points_m[axis, section + LINE_LEFT]
             wall_m = points_m[axis, section + CAP_RIGHT] - points_m[axis, section + BORDER_RIGHT]
             on_sections_m = (on_sections_m[1], right_m + share * (left_m - right_m) + lift * wall_m)
         near_m, far_m = on_sections_m
@@ -275,7 +281,8 @@ def add_mark(
 
     Its ends are shares of the road's width from the right line; equal ends on both cross-sections add nothing.
     """
-    points_m, counts = mesh.points_m, mesh.counts
+    points_m = mesh.points_m
+    counts = mesh.counts
     if left > right or far_left > far_right:
         a = _add_share(points_m, counts, near, far, 0.0, right)
         b = _add_share(points_m, counts, near, far, 0.0, left)
@@ -290,7 +297,8 @@ def _add_patches(
 ) -> None:
     width = min(_PATCH_WIDTH_M / (2.0 * half_width_m), 1.0)
     per_section = 1.0 / (end - section)
-    points_m, counts = mesh.points_m, mesh.counts
+    points_m = mesh.points_m
+    counts = mesh.counts
     for patch in range(section // _PATCH_SECTIONS, (end - 1) // _PATCH_SECTIONS + 1):
         if patch % 2 == 0:
             right = (1.0 - width) * ((patch * _HASH_FACTOR >> 16) % 64) / 63.0
@@ -334,7 +342,10 @@ def _add_road_mark(
 def _add_strips(
     mesh: Mesh, near: int, far: int, edge: int, road_paint: int, alternate: int, light: int, depth_m: float
 ) -> None:
-    corners, colors, paints, haze = mesh.corners, mesh.colors, mesh.palette.paints, haze_at(depth_m)
+    corners = mesh.corners
+    colors = mesh.colors
+    paints = mesh.palette.paints
+    haze = haze_at(depth_m)
     quad = mesh.counts[1]
     for strip in range(_STRIPS.shape[1]):
         a, b, paint, is_alternating, is_lit = _STRIPS[edge, strip]
@@ -342,7 +353,8 @@ def _add_strips(
             break
         if paint < 0:
             # The checks of mown grass are marks; other surfaces change their shade from band to band.
-            paint, is_alternating = road_paint, road_paint != Paint.GRASS
+            paint = road_paint
+            is_alternating = road_paint != Paint.GRASS
         corners[quad, 0] = near + a
         corners[quad, 1] = near + b
         corners[quad, 2] = far + b
@@ -355,14 +367,17 @@ def _add_strips(
 @inner
 def _add_slab_end(mesh: Mesh, section_column: int, depth_m: float) -> None:
     color = color_at(mesh.palette, Paint.UNDERSIDE, PLAIN_LIGHT, depth_m)
-    first, second = section_column + BORDER_LEFT, section_column + BORDER_RIGHT
+    first = section_column + BORDER_LEFT
+    second = section_column + BORDER_RIGHT
     add_quad(mesh, first, second, section_column + BASE_RIGHT, section_column + BASE_LEFT, color)
 
 
 @compiled(inline="always")
 def _section_in_view(camera: Camera, ribbon: Ribbon, section: int) -> tuple[float, float]:
     """Return a cross-section centre's metres ahead of the camera and to its right."""
-    center_m, position_m, axes = ribbon.center_m, camera.position_m, camera.axes
+    center_m = ribbon.center_m
+    position_m = camera.position_m
+    axes = camera.axes
     right_m, depth_m = 0.0, 0.0
     for axis in range(3):
         away_m = center_m[section, axis] - position_m[axis]
@@ -376,17 +391,25 @@ def add_road(
     mesh: Mesh, scenery: Scenery, camera: Camera, focal_px: float, half_width_per_m: float, car_section: int
 ) -> None:
     """Add the road around the car; the view is twice `half_width_per_m` wide per metre ahead."""
-    ribbon, stretch_end, road_paint = scenery.ribbon, scenery.stretch_end, scenery.road_paint
-    edges, half_width, has_road, forward = ribbon.edge, ribbon.half_width_m, ribbon.has_road, ribbon.forward
+    ribbon = scenery.ribbon
+    stretch_end = scenery.stretch_end
+    road_paint = scenery.road_paint
+    edges = ribbon.edge
+    half_width = ribbon.half_width_m
+    has_road = ribbon.has_road
+    forward = ribbon.forward
     section, last = visible_sections(ribbon, car_section, camera)
-    points_m, counts, places_m = mesh.points_m, mesh.counts, scenery.places_m
+    points_m = mesh.points_m
+    counts = mesh.counts
+    places_m = scenery.places_m
     near = add_section(points_m, counts, places_m, section)
     near_depth_m, near_right_m = _section_in_view(camera, ribbon, section)
     while section < last:
         end = min(section_after(scenery, section, camera, focal_px), stretch_end[section], last)
         far = add_section(points_m, counts, places_m, end)
         far_depth_m, far_right_m = _section_in_view(camera, ribbon, end)
-        edge, half_width_m = edges[section], half_width[section]
+        edge = edges[section]
+        half_width_m = half_width[section]
         reach_m = max(half_width_m, half_width[end]) + (VERGE_WIDTH_M if edge == Edge.GRASS else _EDGE_REACH_M)
         nearest_m = min(abs(near_right_m), abs(far_right_m)) if near_right_m * far_right_m > 0.0 else 0.0
         farthest_ahead_m = max(near_depth_m, far_depth_m) + reach_m

@@ -11,7 +11,7 @@ Behaviour where the plugin's protocol is open:
 - Speeds from UNLIMITED_SPEED on mean as fast as possible, but without a client at most real time.
 - Impossible speeds, periods, frame sizes and state blobs are logged and ignored. An impossible length ends the
   connection.
-- A new client waits at most NEWCOMER_PATIENCE_S for a wait of an older one.
+- A new client waits at most NEWCOMER_PATIENCE_S for a wait of a client before it.
 """
 
 from __future__ import annotations

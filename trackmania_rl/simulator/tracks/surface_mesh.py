@@ -127,7 +127,8 @@ def _faces_of(corners_m: FloatArray, surface: npt.NDArray[np.int64], forward: Fl
     """Return (F,) of FACE_DTYPE: triangles, and quadrilaterals in place of two of them."""
     normal = np.cross(corners_m[:, 1] - corners_m[:, 0], corners_m[:, 2] - corners_m[:, 0])
     normal = normal / np.linalg.norm(normal, axis=1, keepdims=True)
-    one, other = corners_m[:-1], corners_m[1:]
+    one = corners_m[:-1]
+    other = corners_m[1:]
     quad_m = np.stack((one[:, 0], one[:, 1], one[:, 2], other[:, 2]), axis=1)  # (T - 1, 4, 3)
     side_m = np.roll(quad_m, -1, axis=1) - quad_m
     turn = np.einsum("tcx,tx->tc", np.cross(side_m, np.roll(side_m, -1, axis=1)), normal[:-1])
@@ -147,11 +148,14 @@ def _faces_of(corners_m: FloatArray, surface: npt.NDArray[np.int64], forward: Fl
     corners4_m = np.concatenate((corners_m, corners_m[:, 2:]), axis=1)
     corners4_m[is_first] = quad_m[is_first[: len(quad_m)]]
     faces = np.zeros(int(kept.sum()), FACE_DTYPE)
-    faces["corners_m"], faces["normal"] = corners4_m[kept], normal[kept]
+    faces["corners_m"] = corners4_m[kept]
+    faces["normal"] = normal[kept]
     sides_m = np.roll(faces["corners_m"], -1, axis=1) - faces["corners_m"]
     faces["inward"] = np.cross(faces["normal"][:, None], sides_m)
-    faces["forward"], faces["surface"] = forward[kept], surface[kept]
-    faces["low_m"], faces["high_m"] = faces["corners_m"].min(axis=1), faces["corners_m"].max(axis=1)
+    faces["forward"] = forward[kept]
+    faces["surface"] = surface[kept]
+    faces["low_m"] = faces["corners_m"].min(axis=1)
+    faces["high_m"] = faces["corners_m"].max(axis=1)
     return faces
 
 
@@ -162,7 +166,8 @@ def _parts_and_members(faces: npt.NDArray[np.void]) -> tuple[npt.NDArray[np.int6
     count = size.prod(axis=1)
     member = np.repeat(np.arange(len(faces)), count)
     within = np.arange(len(member)) - np.repeat(np.cumsum(count) - count, count)
-    width, depth = size[member, 0], size[member, 2]
+    width = size[member, 0]
+    depth = size[member, 2]
     part = lowest[member] + np.stack((within % width, within // (width * depth), within // width % depth), axis=1)
     # Most cubes in a tilted face's bounding box are far from its plane.
     middle_m = (part + 0.5) * PART_M - faces["corners_m"][member, 0]
@@ -193,7 +198,8 @@ def members_near(mesh: SurfaceMesh, x: float, y: float, z: float) -> tuple[int, 
 @compiled(inline="always")
 def is_over_grass(mesh: SurfaceMesh, x: float, z: float) -> bool:
     """Return whether the stadium's grass is at a place's column."""
-    column_x, column_z = math.floor(x / CELL_M[0]), math.floor(z / CELL_M[2])
+    column_x = math.floor(x / CELL_M[0])
+    column_z = math.floor(z / CELL_M[2])
     width, depth = mesh.has_grass.shape
     if 0 <= column_x < width and 0 <= column_z < depth:
         return bool(mesh.has_grass[column_x, column_z])
@@ -203,9 +209,12 @@ def is_over_grass(mesh: SurfaceMesh, x: float, z: float) -> bool:
 @compiled(inline="always")
 def is_inside(face: Any, x: float, y: float, z: float) -> bool:
     """Return whether a point of a face's plane is within the face; world axes."""
-    corner, inward = face.corners_m, face.inward
+    corner = face.corners_m
+    inward = face.inward
     for side in range(CORNERS):
-        to_x, to_y, to_z = x - corner[side, 0], y - corner[side, 1], z - corner[side, 2]
+        to_x = x - corner[side, 0]
+        to_y = y - corner[side, 1]
+        to_z = z - corner[side, 2]
         if to_x * inward[side, 0] + to_y * inward[side, 1] + to_z * inward[side, 2] < 0.0:
             return False
     return True
@@ -214,11 +223,13 @@ def is_inside(face: Any, x: float, y: float, z: float) -> bool:
 @compiled
 def ground_under(mesh: SurfaceMesh, x: float, y: float, z: float, most_m: float) -> Ground:
     """Return the surface nearest to a point along its normal, at most `most_m` below it or half of that above it."""
-    faces, nearest = mesh.records, Ground(False, most_m, (0.0, 1.0, 0.0), 0)
+    faces = mesh.records
+    nearest = Ground(False, most_m, (0.0, 1.0, 0.0), 0)
     first, end = members_near(mesh, x, y, z)
     for place in range(first, end):
         face = faces[mesh.members[place]]
-        corner, outward = face.corners_m, face.normal
+        corner = face.corners_m
+        outward = face.normal
         height_m = (x - corner[0, 0]) * outward[0] + (y - corner[0, 1]) * outward[1] + (z - corner[0, 2]) * outward[2]
         if height_m < -0.5 * most_m or height_m >= nearest.height_m:
             continue
@@ -240,7 +251,9 @@ FOLD_M: Final = 0.25
 """A place above the fold between two faces may be above neither, so a border must continue this far."""
 
 _ROAD: Final = -1
-_WALL, _GRASS, _DROP = int(Edge.WALL), int(Edge.GRASS), int(Edge.DROP)
+_WALL = int(Edge.WALL)
+_GRASS = int(Edge.GRASS)
+_DROP = int(Edge.DROP)
 
 
 class RoadProfile(NamedTuple):
@@ -273,7 +286,8 @@ def _measure(mesh: SurfaceMesh, ribbon: Ribbon, measured: RoadProfile) -> None:
         under = _look(mesh, ribbon, section, 0.0)
         if not under.exists:
             continue
-        measured.has_road[section], measured.surface[section] = True, under.material
+        measured.has_road[section] = True
+        measured.surface[section] = under.material
         left_m, on_left = _border(mesh, ribbon, section, 1.0, under.material)
         right_m, on_right = _border(mesh, ribbon, section, -1.0, under.material)
         measured.to_left_m[section], measured.to_right_m[section] = left_m, right_m
@@ -283,7 +297,8 @@ def _measure(mesh: SurfaceMesh, ribbon: Ribbon, measured: RoadProfile) -> None:
 @compiled
 def _border(mesh: SurfaceMesh, ribbon: Ribbon, section: int, side: float, material: int) -> tuple[float, int]:
     """Return the road's reach to one side (1 is left) and the kind of its border."""
-    reached_m, up = 0.0, ribbon.up[section]
+    reached_m = 0.0
+    up = ribbon.up[section]
     while reached_m < MOST_M:
         aside_m = reached_m + STEP_M
         seen = _look(mesh, ribbon, section, side * aside_m)

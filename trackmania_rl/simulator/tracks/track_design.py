@@ -100,10 +100,13 @@ def find_clash(
     """
     n_points = points_m.shape[0]
     for first in range(n_points):
-        x_m, y_m, z_m = points_m[first, 0], points_m[first, 1], points_m[first, 2]
+        x_m = points_m[first, 0]
+        y_m = points_m[first, 1]
+        z_m = points_m[first, 2]
         for second in range(max(first + 1, n_old), n_points):
             width_m = half_width_m[first] + half_width_m[second] + clear_ground_m
-            dx_m, dz_m = abs(points_m[second, 0] - x_m), abs(points_m[second, 2] - z_m)
+            dx_m = abs(points_m[second, 0] - x_m)
+            dz_m = abs(points_m[second, 2] - z_m)
             if dx_m >= width_m or dz_m >= width_m:
                 continue
             along_m = spacing_m * (second - first)
@@ -248,7 +251,8 @@ def lay_out(design: TrackDesign) -> LaidOutTrack:
         if isinstance(item, CheckpointMark):
             checkpoints_m.append(round(along_road_m(reached_m), 1))
             continue
-        start_m, reached_m = reached_m, reached_m + item.length_m
+        start_m = reached_m
+        reached_m = reached_m + item.length_m
         if not item.style:
             continue
         section = Section(round(along_road_m(start_m), 1), round(along_road_m(reached_m), 1), item.style)
@@ -352,11 +356,13 @@ def _turned_rad(pieces: Sequence[Piece], knots_m: FloatArray, plan_m: FloatArray
     for piece, start_m in zip(pieces, knots_m[:-1], strict=True):
         if piece.turn_deg == 0.0:
             continue
-        ease_m, length_m = piece.easing_m, piece.length_m
+        ease_m = piece.easing_m
+        length_m = piece.length_m
         first, last = np.searchsorted(plan_m, [start_m, start_m + length_m])
         # Inside the piece; the last point represents all later ones, which have turned as much.
         into_m = np.clip(np.append(plan_m[first:last], math.inf) - start_m, 0.0, length_m)
-        ramp_up_m, ramp_down_m = np.minimum(into_m, ease_m), np.maximum(into_m - (length_m - ease_m), 0.0)
+        ramp_up_m = np.minimum(into_m, ease_m)
+        ramp_down_m = np.maximum(into_m - (length_m - ease_m), 0.0)
         # Arc length weighted by the share of the full curvature.
         weighted_m = into_m - ramp_up_m - ramp_down_m
         if ease_m > 0.0:

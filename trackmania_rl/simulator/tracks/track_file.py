@@ -262,7 +262,8 @@ def _build_track(settings: TrackSettings, line_m: FloatArray) -> Track:
             edge[inside] = Edge[section.edge.upper()]
         if section.gap:
             has_road[inside] = False
-    half_width_m, banking_rad = _tapered(half_width_m), _tapered(banking_rad)
+    half_width_m = _tapered(half_width_m)
+    banking_rad = _tapered(banking_rad)
 
     _check_shape(settings, line_m, half_width_m, lap_m)
     try:

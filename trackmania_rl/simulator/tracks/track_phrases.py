@@ -65,7 +65,8 @@ def draw_phrase(
 
     The further the road has turned to one side, the likelier the phrase turns to the other: no spirals.
     """
-    names, weights = list(character.phrases), np.array(list(character.phrases.values()))
+    names = list(character.phrases)
+    weights = np.array(list(character.phrases.values()))
     name = str(rng.choice(names, p=weights / weights.sum()))
     side = 1.0 if rng.random() < 1.0 / (1.0 + math.exp(turned_deg / 150.0)) else -1.0
     phrase = [replace(piece, turn_deg=side * piece.turn_deg) for piece in _PHRASES[name](rng, character)]
@@ -169,7 +170,8 @@ def _is_jump(phrase: list[Piece]) -> bool:
 
 
 def _dressed(rng: np.random.Generator, character: Character, phrase: list[Piece]) -> list[Piece]:
-    is_rough, is_banked = rng.random() < character.rough, rng.random() < 0.25
+    is_rough = rng.random() < character.rough
+    is_banked = rng.random() < 0.25
     surface = str(rng.choice(["dirt", "dirt", "grass", "concrete"]))
     edge = str(rng.choice(["grass", "grass", "drop"]))
     wants_surface = rng.random() < 0.6

@@ -58,7 +58,9 @@ class Edge(IntEnum):
     DROP = 2
 
 
-EDGE_WALL, EDGE_GRASS, SURFACE_GRASS = int(Edge.WALL), int(Edge.GRASS), int(Surface.GRASS)
+EDGE_WALL = int(Edge.WALL)
+EDGE_GRASS = int(Edge.GRASS)
+SURFACE_GRASS = int(Surface.GRASS)
 
 
 SECTION_DTYPE = np.dtype(
@@ -229,7 +231,8 @@ def _frames(
         raise ValueError(f"the line is nearly vertical at {center[steepest]}: a road may be up to 78 degrees steep")
     level_left = _unit(np.cross([0.0, 1.0, 0.0], forward))
     level_up = np.cross(forward, level_left)
-    cosine, sine = np.cos(banking_rad)[:, None], np.sin(banking_rad)[:, None]
+    cosine = np.cos(banking_rad)[:, None]
+    sine = np.sin(banking_rad)[:, None]
     return forward, cosine * level_left - sine * level_up, cosine * level_up + sine * level_left
 
 
@@ -264,7 +267,8 @@ class Ground(NamedTuple):
 
 @inner
 def _ahead_of_section(section: Any, x: float, y: float, z: float) -> float:
-    center, forward = section.center_m, section.forward
+    center = section.center_m
+    forward = section.forward
     return (x - center[0]) * forward[0] + (y - center[1]) * forward[1] + (z - center[2]) * forward[2]
 
 
@@ -297,7 +301,8 @@ def locate(sections: npt.NDArray[np.void], hint: int, x: float, y: float, z: flo
     while index > 0 and behind < 0.0:
         index -= 1
         behind = _ahead_of_section(sections[index], x, y, z)
-    here, following = sections[index], sections[index + 1]
+    here = sections[index]
+    following = sections[index + 1]
     span = behind - _ahead_of_section(following, x, y, z)
     fraction = min(max(behind / span, 0.0), 1.0) if span > 1e-9 else 0.0
     rest = 1.0 - fraction
@@ -328,12 +333,11 @@ def ground_at(sections: npt.NDArray[np.void], place: Place) -> Ground:
         return Ground(True, place.height_m, place.up, section.surface)
     if section.edge != EDGE_GRASS or outside_m > VERGE_WIDTH_M:
         return Ground(False, 0.0, place.up, 0)
-    left, up = place.left, place.up
-    forward_x, forward_y, forward_z = (
-        left[1] * up[2] - left[2] * up[1],
-        left[2] * up[0] - left[0] * up[2],
-        left[0] * up[1] - left[1] * up[0],
-    )
+    left = place.left
+    up = place.up
+    forward_x = left[1] * up[2] - left[2] * up[1]
+    forward_y = left[2] * up[0] - left[0] * up[2]
+    forward_z = left[0] * up[1] - left[1] * up[0]
     # Level left is world up x forward; the verge's normal is forward x level left.
     level_x, _, level_z = _unit_vector(forward_z, 0.0, -forward_x)
     normal = (

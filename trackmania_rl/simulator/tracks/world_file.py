@@ -81,7 +81,7 @@ class MeshWorld:
         names = {field.name for field in fields(cls)}
         if lacking := names - arrays.keys():
             raise WorldFileError(
-                f"{path}: is no world, or one of an older version (it lacks {min(lacking)}): make it anew with "
+                f"{path}: is no world of this version (it lacks {min(lacking)}): make it anew with "
                 "scripts/tools/maps.py add or track"
             )
         if unknown := arrays.keys() - names:
@@ -115,7 +115,9 @@ class MeshWorld:
         return int(self.gate_of_box.max()) + 1
 
     def _check(self) -> None:
-        n, boxes, way = len(self.surface), len(self.gate_of_box), len(self.way_up)
+        n = len(self.surface)
+        boxes = len(self.gate_of_box)
+        way = len(self.way_up)
         if not 0 < n <= MAX_TRIANGLES or not 0 < boxes <= MAX_GATES:
             raise ValueError(f"it has {n} triangles and {boxes} gates")
         gates = self.gates_per_lap
@@ -156,9 +158,14 @@ class MeshWorld:
 
     def _check_scene(self) -> None:
         """Raise where compiled code would read beyond an array."""
-        corners, paint, first_quad = self.scene_corners, self.scene_paint, self.scene_first_quad
-        points_m, first_point = self.scene_points_m, self.scene_first_point
-        n_points, n_quads, n_groups = len(points_m), len(corners), len(first_point)
+        corners = self.scene_corners
+        paint = self.scene_paint
+        first_quad = self.scene_first_quad
+        points_m = self.scene_points_m
+        first_point = self.scene_first_point
+        n_points = len(points_m)
+        n_quads = len(corners)
+        n_groups = len(first_point)
         shapes = points_m.shape, corners.shape, paint.shape, self.scene_gate.shape, first_point.shape, first_quad.shape
         if shapes != ((n_points, 3), (n_quads, 4), (n_quads,), (n_quads,), (n_groups, 3), (n_groups, 3)):
             raise ValueError(f"a scene's parts have the shapes {shapes}")

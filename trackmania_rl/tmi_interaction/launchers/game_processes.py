@@ -225,7 +225,8 @@ class GameRecords:
         """Return (processes, owner) of a record, the game last: none if it has ended, no owner if it is unusable."""
         try:
             record = json.loads(file.read_text())
-            game, owner = ProcessIdentity(*record["game"]).open(), ProcessIdentity(*record["owner"])
+            game = ProcessIdentity(*record["game"]).open()
+            owner = ProcessIdentity(*record["owner"])
             processes = processes_with(record["mark"]) if record["mark"] else []
             if game is not None and _is_game(game) and game not in processes:
                 processes = [*processes, game]

@@ -53,7 +53,8 @@ def clients_by_port(ports: Collection[int]) -> dict[int, list[Client]]:
         text = "this system shows connections to administrators only: keep games on Linux or Windows"
         raise UserError(text) from error
     for connection in connections:
-        is_open, has_left = connection.status == psutil.CONN_ESTABLISHED, connection.status == psutil.CONN_CLOSE_WAIT
+        is_open = connection.status == psutil.CONN_ESTABLISHED
+        has_left = connection.status == psutil.CONN_CLOSE_WAIT
         if (is_open or has_left) and connection.laddr and connection.raddr and connection.laddr.port in found:
             found[connection.laddr.port].append(Client(connection.raddr.port, has_left))
     return found

@@ -124,23 +124,23 @@ def install_plugin(plugins_folder: Path, source: Path = PLUGIN_FILE) -> Installa
         raise PluginFileError(f"{source}: is not this project's plugin: install the project again")
     if not plugins_folder.is_dir():
         raise PluginFileError(f"{plugins_folder}: there is no such folder: start the game with TMInterface once")
-    old_text = _read(target)
-    old_version = _version_of(old_text)
-    if old_text == new_text:
+    present_text = _read(target)
+    present_version = _version_of(present_text)
+    if present_text == new_text:
         return Installation(target, Outcome.UP_TO_DATE, None, new_version)
-    if old_version is not None and old_version > new_version:
-        return Installation(target, Outcome.NEWER, None, old_version)
+    if present_version is not None and present_version > new_version:
+        return Installation(target, Outcome.NEWER, None, present_version)
     unfinished = target.with_name(PLUGIN_NAME + ".unfinished")
     try:
         unfinished.write_bytes(source.read_bytes())
-        backup = None if old_text is None else _keep(target)
+        backup = None if present_text is None else _keep(target)
         replace_patiently(unfinished, target)
     except OSError as error:
         raise PluginFileError(
             f"{error.filename or target}: the plugin cannot be written: {error.strerror}; end the game if it runs, "
             f"or copy {source} there yourself"
         ) from error
-    return Installation(target, Outcome.INSTALLED if old_text is None else Outcome.UPDATED, backup, new_version)
+    return Installation(target, Outcome.INSTALLED if present_text is None else Outcome.UPDATED, backup, new_version)
 
 
 def _keep(path: Path) -> Path:

@@ -230,7 +230,8 @@ class TmnfLauncher(GameLauncher):
                     f"hand to see why: {_text(starter.args)}"
                 )
             if exit_code == 0 and not has_ended:
-                has_ended, deadline_s = True, min(deadline_s, time.monotonic() + APPEARS_WITHIN_S)
+                has_ended = True
+                deadline_s = min(deadline_s, time.monotonic() + APPEARS_WITHIN_S)
             if time.monotonic() > deadline_s:
                 raise GameConnectionError(self._not_found(found, starter))
             time.sleep(POLL_INTERVAL_S)

@@ -218,26 +218,30 @@ class SaveCheckpoints(Hook):
         return f"What was learned is lost, as {self.run.folder.path} has no other checkpoint"
 
     def _save_if_due(self) -> None:
-        statistics, settings = self.run.statistics, self.run.settings
+        statistics = self.run.statistics
+        settings = self.run.settings
         if statistics.updates_not_finite_in_a_row > 0:
             return
         if self._waits_for_finish and statistics.races_finished_total:
             self._waits_for_finish = False
             self._is_due.hurry(FIRST_CHECKPOINT_AFTER_S)
-        memory, interval_s = self.run.memory, settings.run.checkpoint_interval_s
+        memory = self.run.memory
+        interval_s = settings.run.checkpoint_interval_s
         nears_loss = isinstance(memory, MiniRaceMemory) and memory.buffer.ring.nears_loss
         if nears_loss and settings.run.checkpoint_holds_replay:
             interval_s = min(interval_s, FIRST_CHECKPOINT_AFTER_S)
         is_due = self._is_due.is_due(interval_s)
         # A run that is killed later resumes with edited settings only from a checkpoint that has them.
-        before, self._saved_settings = self._saved_settings, settings
+        before = self._saved_settings
+        self._saved_settings = settings
         if before is not None and before is not settings:
             is_due |= bool(changes_of_meaning(changes_since(stored_settings(before), settings)))
         if is_due:
             self.try_to_save()
 
     def _resume(self, loaded: LoadedCheckpoint) -> None:
-        folder, state = self.run.folder, loaded.state
+        folder = self.run.folder
+        state = loaded.state
         changes = changes_since(loaded.manifest.settings, self.run.settings)
         if names := not_finite_tensors(state.get("replay")):
             raise CheckpointError(
@@ -347,8 +351,10 @@ class KeepDrivers(Hook):
         self._ticked_s = self.run.statistics.training_s
 
     def tick(self) -> None:
-        settings, statistics = self.run.settings, self.run.statistics
-        before_s, self._ticked_s = self._ticked_s, statistics.training_s
+        settings = self.run.settings
+        statistics = self.run.statistics
+        before_s = self._ticked_s
+        self._ticked_s = statistics.training_s
         every_s = settings.run.keep_driver_every_s
         if every_s == 0 or self._ticked_s // every_s == before_s // every_s:
             return
@@ -368,7 +374,8 @@ def _write_driver(file: Path, name: str, run: RunContext, network: nn.Module, tr
     weights = network.state_dict()
     if names := not_finite_tensors(weights):
         raise UserError(f"the driver {name} is not kept: its weights {in_few_words(names)} are not finite numbers")
-    frames_total, training_s = run.statistics.frames_total, run.statistics.training_s
+    frames_total = run.statistics.frames_total
+    training_s = run.statistics.training_s
     driver = DriverFile.of_network(
         name, run.settings, run.spaces, weights, tracks, frames_total=frames_total, training_s=training_s
     )

@@ -45,7 +45,8 @@ class WriteFigures(Hook):
 
     def begin(self) -> None:
         """Open the loggers. They remove an earlier session's figures after its last checkpoint, if possible."""
-        run, statistics = self.run, self.run.statistics
+        run = self.run
+        statistics = self.run.statistics
         self._loggers = open_loggers(run.settings, run.folder, statistics.frames_total, statistics.reference_times)
         self._write_settings()
 
