@@ -121,7 +121,7 @@ def test_who_knows_roads_only_refuses_it(track):
         ("forward", lambda a: 2.0 * a + 1.0, "forward has what is no direction"),
         ("respawn_rotation", lambda a: 0.5 * a, "no rotation"),
         ("respawn_m", lambda a: a[:-1], r"respawn_m has the shape \(1, 3\), and not \(2, 3\)"),
-        ("respawn_m", None, r"older version \(it lacks respawn_m\): make it anew with scripts/tools/maps.py"),
+        ("respawn_m", None, r"of this version \(it lacks respawn_m\): make it anew with scripts/tools/maps.py"),
     ],
 )
 def test_a_damaged_world_is_refused_by_name(track_file, tmp_path, name, change, why):
