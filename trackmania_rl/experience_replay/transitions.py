@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +12,7 @@ from torchrl.data.replay_buffers.samplers import RandomSampler
 from torchrl.data.replay_buffers.storages import Storage
 
 from trackmania_rl.experience_replay.ring_buffer import RingBuffer
-from trackmania_rl.race.views import ACTIONS, FLOATS, FRAMES, NO_VIEWS, REWARDS, View, Views
+from trackmania_rl.race.views import ACTIONS, FLOATS, FRAMES, NO_VIEWS, REWARDS, Views
 
 
 @dataclass
@@ -73,49 +73,71 @@ class Experience:
         )
 
 
-class RowsAround(NamedTuple):
-    """Rows around B rows, within their races. Where a race has no row, the nearest one replaces it.
+class RingRows:
+    """`RowsAround` of a ring's rows at some positions (n,).
 
     The first row of a race whose beginning was overwritten is its oldest row in the ring.
+
+    Attributes:
+        position: (n, K) in the ring: the own row, those before it, the nearest first, those after it. Where a race has
+            no row, the nearest one replaces it.
+        missing: (n, rows before) True for rows before the race's first one.
     """
 
-    position: torch.Tensor  # (B, K) in the ring: the own row, those before it, the nearest first, those after it
-    is_missing: torch.Tensor  # (B, .) True for rows before the race's first one
+    concatenate = staticmethod(torch.cat)
+    where = staticmethod(torch.where)
+
+    def __init__(self, reader: RingReader, position: torch.Tensor) -> None:
+        self.constants = reader.constants
+        self._reader = reader
+        self.position, self.missing = reader.around(position.unsqueeze(1))
+
+    def take(self, column: torch.Tensor, shifts: tuple[int, ...]) -> torch.Tensor:
+        """Return the values (n, S, ...) of a column (R, ...); faster than indexing."""
+        position = self.position[:, :1] if shifts == (0,) else self._at(shifts)
+        if column.ndim > 1:
+            return column.index_select(0, position.flatten()).view(*position.shape, *column.shape[1:])
+        values = column.take(position)
+        return values.long() if values.dtype == torch.int16 else values
+
+    def is_missing(self, shifts: tuple[int, ...]) -> torch.Tensor:
+        """Return whether the race has no row at the shifts below 0, (n, number of those shifts)."""
+        return self.missing.index_select(1, self._reader.places_before[shifts])
+
+    def _at(self, shifts: tuple[int, ...]) -> torch.Tensor:
+        return self.position.index_select(1, self._reader.places[shifts])
 
 
-class RowViews:
-    """Reader of the views of a ring's rows, as `race/views.py` reads them from a race under way."""
+class RingReader:
+    """Finds the rows that the views of a ring's rows need.
+
+    Attributes:
+        constants: of `Views.constants`, on the ring's device.
+        places: of shifts in `RingRows.position`.
+        places_before: of the shifts below 0 in `RingRows.missing`.
+    """
 
     def __init__(self, ring: RingBuffer, views: Views) -> None:
-        self.views = views
-        self._ring = ring
-        table = views.action_table
         device = ring.device
-        self._action_table = None if table is None else torch.from_numpy(table).to(device)
-        self._before_the_first = {
-            ACTIONS: torch.tensor(views.action_before, device=device),
-            REWARDS: torch.zeros((), device=device),
-        }
+        self.constants = {name: torch.from_numpy(values).to(device) for name, values in views.constants.items()}
+        self._ring = ring
         all_shifts = {(0,), views.frame_shifts, *(view.shifts for view in (*views.inputs, *views.entries))}
         n_back = -min(map(min, all_shifts))
-        n_ahead = max(map(max, all_shifts))
         self._back = torch.arange(1, n_back + 1, device=device)
-        self._ahead = torch.arange(n_ahead, device=device)
-        self._places = {
+        self._ahead = torch.arange(max(map(max, all_shifts)), device=device)
+        self.places = {
             shifts: torch.tensor([n_back + shift if shift > 0 else -shift for shift in shifts], device=device)
             for shifts in all_shifts
         }
-        # Places of the shifts below 0 in `is_missing`.
-        self._places_before = {
+        self.places_before = {
             shifts: torch.tensor([-shift - 1 for shift in shifts if shift < 0], dtype=torch.int64, device=device)
             for shifts in all_shifts
         }
 
-    def around(self, position: torch.Tensor) -> RowsAround:
-        """Find the rows around those at some positions (B,)."""
+    def around(self, own: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return `RingRows.position` and `RingRows.missing` of rows at positions (n, 1)."""
         n_steps = self._ring.columns.n_steps
         n_positions = self._ring.n_positions
-        own = position.unsqueeze(1)
         positions = [own]
         is_missing = own
         if self._back.shape[0] > 0:
@@ -127,67 +149,7 @@ class RowViews:
         if self._ahead.shape[0] > 0:
             is_there = n_steps.take((own + self._ahead) % n_positions).ne(0).cumprod(1)
             positions.append((own + is_there.cumsum(1)) % n_positions)
-        return RowsAround(torch.cat(positions, dim=1) if len(positions) > 1 else own, is_missing)
-
-    def images(self, rows: RowsAround) -> torch.Tensor:
-        """Return images (B, S, H, W) of S frames, the oldest first."""
-        frames = self._ring.columns.frames
-        shifts = self.views.frame_shifts
-        if frames.numel() == 0:
-            return frames.new_empty((rows.position.shape[0], len(shifts), *frames.shape[2:]))
-        return _gather(frames[:, 0], self._at(shifts, rows))
-
-    def floats(self, rows: RowsAround) -> torch.Tensor:
-        """Return the floats of observations, (B, F + n_input_floats) float32; a copy."""
-        own = self._ring.columns.state_floats.index_select(0, rows.position[:, 0])
-        if not self.views.inputs:
-            return own
-        return torch.cat([own, *(self._input(view, rows).flatten(1) for view in self.views.inputs)], dim=1)
-
-    def entries(self, rows: RowsAround) -> dict[str, torch.Tensor]:
-        """Return the entries of training batches, each (B, ...), or (B, K, ...) of K rows."""
-        columns = {view.name: (view, self._column(view, rows)) for view in self.views.entries}
-        return {name: values[:, 0] if view.is_single else values for name, (view, values) in columns.items()}
-
-    def _at(self, shifts: tuple[int, ...], rows: RowsAround) -> torch.Tensor:
-        return rows.position.index_select(1, self._places[shifts])
-
-    def _input(self, view: View, rows: RowsAround) -> torch.Tensor:
-        """Return the floats (B, K, ...) of an input."""
-        values = self._column(view, rows)
-        if view.column != ACTIONS:
-            return values
-        if self._action_table is None:
-            return values.clip(-self.views.largest_action, self.views.largest_action)
-        return _gather(self._action_table, values)
-
-    def _column(self, view: View, rows: RowsAround) -> torch.Tensor:
-        """Return the values (B, K, ...) of a view's column in its K rows."""
-        columns = self._ring.columns
-        position = self._at(view.shifts, rows)
-        if view.column == FRAMES:
-            return _gather(columns.frames[:, 0], position)
-        if view.column == FLOATS:
-            return _gather(columns.state_floats[:, view.part], position)
-        values = _gather(columns.actions if view.column == ACTIONS else columns.rewards, position)
-        if values.dtype == torch.int16:
-            values = values.long()
-        places = self._places_before[view.shifts]
-        n_before = places.shape[0]  # shifts ascend
-        if n_before > 0:
-            is_missing = rows.is_missing.index_select(1, places)
-            if values.ndim > 2:
-                is_missing = is_missing.unsqueeze(2)
-            before = torch.where(is_missing, self._before_the_first[view.column], values[:, :n_before])
-            values = before if n_before == values.shape[1] else torch.cat((before, values[:, n_before:]), dim=1)
-        return values
-
-
-def _gather(column: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
-    """Return the rows (B, K, ...) at positions (B, K); faster than indexing."""
-    if column.ndim == 1:
-        return column.take(position)
-    return column.index_select(0, position.flatten()).view(*position.shape, *column.shape[1:])
+        return (torch.cat(positions, dim=1) if len(positions) > 1 else own), is_missing
 
 
 class TransitionStorage(Storage):
@@ -206,7 +168,7 @@ class TransitionStorage(Storage):
         self.device = ring.device
         self.n_steps_max = n_steps_max
         self.views = views
-        self._row_views = RowViews(ring, views)
+        self._reader = RingReader(ring, views)
         self._steps = torch.arange(n_steps_max, device=self.device)
         self._empty()
 
@@ -241,15 +203,15 @@ class TransitionStorage(Storage):
         """Copy the transitions of an index (B,)."""
         columns = self.ring.columns
         n_positions = self.ring.n_positions
-        views = self._row_views
+        views = self.views
         position = index % n_positions
         step_positions = (position.unsqueeze(1) + self._steps) % n_positions  # (B, n_steps_max)
         n_steps = columns.n_steps.take(position).long()
         # States and next states are gathered in one call: for small batches the number of calls counts.
         both = torch.cat((position, (position + n_steps) % n_positions))  # (2 B,)
-        around = views.around(both)
-        state_img, next_state_img = views.images(around).chunk(2)
-        state_float, next_state_float = views.floats(around).chunk(2)
+        around = RingRows(self._reader, both)
+        state_img, next_state_img = views.images(around, columns.frames).chunk(2)
+        state_float, next_state_float = views.floats(around, columns.state_floats, columns.actions).chunk(2)
         state_potential, next_state_potential = columns.potentials.take(both).chunk(2)
         return Transitions(
             index=index,
@@ -263,8 +225,18 @@ class TransitionStorage(Storage):
             next_state_float=next_state_float,
             next_state_potential=next_state_potential,
             terminal_actions=columns.steps_to_finish.take(position),
-            entries=views.entries(views.around(position)) if self.views.entries else {},
+            entries=self._entries(position) if views.entries else {},
         )
+
+    def _entries(self, position: torch.Tensor) -> dict[str, torch.Tensor]:
+        columns = self.ring.columns
+        of_views = {
+            FRAMES: columns.frames,
+            FLOATS: columns.state_floats,
+            ACTIONS: columns.actions,
+            REWARDS: columns.rewards,
+        }
+        return self.views.batch_entries(RingRows(self._reader, position), of_views)
 
     def set(self, cursor: Any, data: Any, *, set_cursor: bool = True) -> NoReturn:
         """Raise TypeError: rows are only added after the others."""

@@ -1,8 +1,8 @@
 """Views: values of the rows around a state's own, for agents or training batches.
 
-`Views.of_states` reads them from races in progress, `experience_replay/transitions.py` from the replay memory, with
-equal bytes. Before a race's first row, that row is repeated; actions there are straight ahead, and rewards 0. After the
-last row, that one is repeated.
+They are read alike from races in progress (numpy, `RowsOfRaces`) and from the replay memory (torch, `RingRows` of
+`experience_replay/transitions.py`). Before a race's first row, that row is repeated; actions there are straight ahead,
+and rewards 0. After the last row, that one is repeated.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,7 @@ FLOATS: Final = "floats"
 ACTIONS: Final = "actions"
 REWARDS: Final = "rewards"
 FRAMES: Final = "frames"
+ACTION_TABLE: Final = "action_table"
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,56 @@ class View:
         return slice(self.start, self.stop)
 
 
+class RowsAround(Protocol):
+    """The rows around n states, within their races.
+
+    Attributes:
+        concatenate: `numpy.concatenate` or `torch.concatenate`.
+        where: `numpy.where` or `torch.where`.
+    """
+
+    concatenate: Any
+    where: Any
+
+    @property
+    def constants(self) -> Mapping[str, Any]:
+        """`Views.constants`, as arrays of the same library."""
+
+    def take(self, column: Any, shifts: tuple[int, ...]) -> Any:
+        """Return the values (n, S, ...) of a column at S shifts from the states' rows."""
+
+    def is_missing(self, shifts: tuple[int, ...]) -> Any:
+        """Return whether the race has no row at the shifts below 0, (n, number of those shifts) bool."""
+
+
+@dataclass(frozen=True)
+class RowsOfRaces:
+    """`RowsAround` in columns (K, R, ...) of K races in progress.
+
+    Attributes:
+        races: (n,).
+        rows: (n,), the states' rows in these races.
+        constants: of `Views.constants`.
+    """
+
+    races: Array
+    rows: Array
+    constants: Mapping[str, Array]
+    concatenate = staticmethod(np.concatenate)
+    where = staticmethod(np.where)
+
+    def take(self, column: Array, shifts: tuple[int, ...]) -> Array:
+        """See `RowsAround`."""
+        if shifts == (0,):
+            return column[self.races, self.rows][:, None]
+        return column[self.races[:, None], np.maximum(self.rows[:, None] + np.array(shifts), 0)]
+
+    def is_missing(self, shifts: tuple[int, ...]) -> npt.NDArray[np.bool_]:
+        """See `RowsAround`."""
+        before = [shift for shift in shifts if shift < 0]
+        return self.rows[:, None] + np.array(before, dtype=np.int64) < 0
+
+
 @dataclass(frozen=True)
 class Views:
     """All views of a run."""
@@ -53,35 +104,64 @@ class Views:
     largest_action: float = 1.0  #: limit of continuous actions in inputs
 
     @functools.cached_property
-    def action_table(self) -> npt.NDArray[np.float32] | None:
-        """(A, D) float32, `floats_of_actions`; None for continuous actions."""
-        return np.array(self.floats_of_actions, dtype=np.float32) if self.floats_of_actions else None
+    def constants(self) -> dict[str, Array]:
+        """Placeholders before a race's first row, by column, and the table (A, D) of discrete actions' floats."""
+        dtype = np.float32 if isinstance(self.action_before, tuple) else np.int64
+        placeholders = {ACTIONS: np.array(self.action_before, dtype), REWARDS: np.zeros((), dtype=np.float32)}
+        return placeholders | {ACTION_TABLE: np.array(self.floats_of_actions, dtype=np.float32)}
 
     @property
     def rows_back(self) -> int:
         """Number of earlier rows that an agent needs."""
         return -min(self.frame_shifts + tuple(shift for view in self.inputs for shift in view.shifts))
 
+    def images(self, rows: RowsAround, frames: Any) -> Any:
+        """Return the images (n, S, H, W) of some states, S frames, the oldest first.
+
+        Args:
+            rows: around the states.
+            frames: column (..., 1, H, W) uint8.
+        """
+        return rows.take(frames, self.frame_shifts)[:, :, 0]
+
+    def floats(self, rows: RowsAround, floats: Any, actions: Any) -> Any:
+        """Return the floats (n, F + n_input_floats) float32 of some states; a copy.
+
+        Args:
+            rows: around the states.
+            floats: column (..., F) float32.
+            actions: column (..., ) or (..., D); only earlier rows are read.
+        """
+        own = rows.take(floats, (0,))[:, 0]
+        if not self.inputs:
+            return own
+        blocks = [own]
+        for view in self.inputs:
+            values = self._values(view, rows, {FLOATS: floats, ACTIONS: actions})  # (n, S, ...)
+            if view.column == ACTIONS and self.floats_of_actions:
+                values = rows.constants[ACTION_TABLE][values]
+            elif view.column == ACTIONS:
+                values = values.clip(-self.largest_action, self.largest_action)
+            blocks.append(values.reshape(values.shape[0], values.shape[1] * values.shape[2]))
+        return rows.concatenate(blocks, 1)
+
+    def batch_entries(self, rows: RowsAround, columns: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the entries of a training batch of some states, each (n, ...), or (n, S, ...) of S rows."""
+        values = {view.name: self._values(view, rows, columns) for view in self.entries}
+        return {view.name: values[view.name][:, 0] if view.is_single else values[view.name] for view in self.entries}
+
     def of_states(self, frames: Array, floats: Array, actions: Array, races: Array, rows: Array) -> tuple[Array, Array]:
         """Return images (n, S, H, W) and floats (n, F + n_input_floats) of the states in `rows` (n,) of `races` (n,).
 
         Args:
-            frames: (K, R, 1, H, W) uint8 of K races; later rows are not read.
+            frames: (K, R, 1, H, W) uint8 of K races.
             floats: (K, R, F) float32.
             actions: (K, R, ...); only earlier rows are read.
             races: (n,).
-            rows: (n,).
+            rows: (n,); later rows are not read.
         """
-        if self.frame_shifts == (0,):
-            images = frames[races, rows]
-        else:
-            images = frames[races[:, None], _rows_at(rows, self.frame_shifts), 0]
-        own = floats[races, rows]
-        if not self.inputs:
-            return images, own
-        return images, np.concatenate(
-            [own, *(self._shown(view, floats, actions, races, rows) for view in self.inputs)], axis=1
-        )
+        around = RowsOfRaces(races, rows, self.constants)
+        return self.images(around, frames), self.floats(around, floats, actions)
 
     def last_state(self, columns: Mapping[str, Any]) -> tuple[Array, Array]:
         """Return the last state of an ended race: image (S, H, W), floats (F + n_input_floats,)."""
@@ -90,25 +170,21 @@ class Views:
         images, floats = self.of_states(frames, floats, actions, np.zeros(1, dtype=np.int64), last)
         return images[0], floats[0]
 
-    def _shown(self, view: View, floats: Array, actions: Array, races: Array, rows: Array) -> Array:
-        seen = _rows_at(rows, view.shifts)
+    def _values(self, view: View, rows: RowsAround, columns: Mapping[str, Any]) -> Any:
+        """Return the values (n, S, ...) of a view."""
+        if view.column == FRAMES:
+            return rows.take(columns[FRAMES], view.shifts)[:, :, 0]
         if view.column == FLOATS:
-            return _side_by_side(floats[races[:, None], seen, view.part])
-        taken = actions[races[:, None], seen]
-        taken[rows[:, None] + np.array(view.shifts) < 0] = self.action_before
-        if self.action_table is None:
-            return _side_by_side(taken.clip(-self.largest_action, self.largest_action))
-        return _side_by_side(self.action_table[taken])
+            return rows.take(columns[FLOATS][..., view.part], view.shifts)
+        values = rows.take(columns[view.column], view.shifts)
+        is_missing = rows.is_missing(view.shifts)  # shifts ascend: these are the first ones
+        n_before = is_missing.shape[1]
+        if n_before == 0:
+            return values
+        is_missing = is_missing.reshape(*is_missing.shape, *(1 for _ in values.shape[2:]))
+        before = rows.where(is_missing, rows.constants[view.column], values[:, :n_before])
+        return rows.concatenate((before, values[:, n_before:]), 1)
 
 
 NO_VIEWS: Final = Views()
 """The newest frame and the row's own floats."""
-
-
-def _side_by_side(values: Array) -> Array:
-    return values.reshape(len(values), values.shape[1] * values.shape[2])
-
-
-def _rows_at(rows: Array, shifts: tuple[int, ...]) -> Array:
-    """Return the rows (n, S) at the shifts from `rows` (n,), at least the first row."""
-    return np.maximum(rows[:, None] + np.array(shifts), 0)
