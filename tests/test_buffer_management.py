@@ -8,8 +8,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trackmania_rl.buffer_management import draw_test_side, fill_buffer_from_rollout_with_n_steps_rule
+from trackmania_rl.buffer_management import fill_buffer_from_rollout_with_n_steps_rule
 from trackmania_rl.buffer_utilities import make_buffers
+from trackmania_rl.experience_replay.n_step_rule import draw_test_side
 from trackmania_rl.experience_replay.ring_buffer import NEVER_FINISHES
 from trackmania_rl.experience_replay.transitions import Experience
 from trackmania_rl.race.progress import FragmentCutter

@@ -13,8 +13,8 @@ from tensordict import TensorDict
 from torchrl.data.replay_buffers import ReplayBuffer
 from torchrl.envs.transforms import Transform
 
-from trackmania_rl.buffer_utilities import cut_to_mini_races
 from trackmania_rl.experience_replay.memory import MiniRaceMemory
+from trackmania_rl.experience_replay.mini_races import buffer_collate_function
 from trackmania_rl.experience_replay.ring_buffer import NEVER_FINISHES, RowColumns
 
 from .test_buffer_management import IMAGE_SIZE_PX, N_FLOATS, SHIPPED, make
@@ -215,7 +215,7 @@ def test_a_memory_of_longer_transitions_gives_shorter_ones():
     shorter[0].load_state_dict(buffer.state_dict())
     ring, rules = shorter[0].ring, shorter[0].rules
     index, elapsed = torch.arange(19), torch.zeros(19, dtype=torch.int64)
-    batch = cut_to_mini_races(shorter[0].storage.get(index), elapsed, rules)
+    batch = buffer_collate_function(shorter[0].storage.get(index), rules=rules, elapsed=elapsed)
     expected = ring.columns.rewards[:19] - ring.columns.potentials[:19]
     expected[:18] += rules.gamma * ring.columns.potentials[1:19]
     torch.testing.assert_close(batch["reward"], expected)

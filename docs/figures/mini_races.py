@@ -5,7 +5,7 @@ import numpy as np
 import torch
 
 from trackmania_rl.agents.iqn import quantile_huber_loss
-from trackmania_rl.buffer_utilities import MiniRaceRules
+from trackmania_rl.experience_replay.mini_races import MiniRaceRules
 
 plt.rcParams.update({"font.size": 10, "axes.spines.top": False, "axes.spines.right": False, "figure.autolayout": True})
 DURATION_ACTIONS = 100

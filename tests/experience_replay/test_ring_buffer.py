@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.runs.conftest import IMAGE_SIZE_PX, N_FLOATS, rows
-from trackmania_rl.buffer_utilities import MiniRaceRules
 from trackmania_rl.experience_replay.memory import pick_replay_device
+from trackmania_rl.experience_replay.mini_races import MiniRaceRules
 from trackmania_rl.experience_replay.ring_buffer import RingBuffer, RowColumns
 from trackmania_rl.experience_replay.transitions import TransitionStorage
 

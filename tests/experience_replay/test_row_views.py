@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from trackmania_rl.buffer_utilities import MiniRaceRules, cut_to_mini_races
+from trackmania_rl.experience_replay.mini_races import MiniRaceRules, buffer_collate_function
 from trackmania_rl.experience_replay.ring_buffer import NEVER_FINISHES, RingBuffer, RowColumns
 from trackmania_rl.experience_replay.transitions import TransitionStorage
 from trackmania_rl.race.views import View, Views
@@ -108,7 +108,9 @@ def test_views_are_read_row_by_row(action_shape):
             np.testing.assert_array_equal(entry, expected[0] if view.is_single else expected, err_msg=view.name)
             if view.column != "floats":
                 assert entry.dtype == expected.dtype, view.name
-    batch = cut_to_mini_races(read, torch.zeros(len(rows), dtype=torch.int64), MiniRaceRules(0.9, N_STEPS_MAX + 1))
+    batch = buffer_collate_function(
+        read, rules=MiniRaceRules(0.9, N_STEPS_MAX + 1), elapsed=torch.zeros(len(rows), dtype=torch.int64)
+    )
     np.testing.assert_array_equal(batch["state_img"], torch.as_tensor(read.state_img))
     np.testing.assert_array_equal(batch["state_float"][:, 1:], torch.as_tensor(read.state_float)[:, 1:])
     np.testing.assert_array_equal(batch["rewards0"], torch.as_tensor(read.entries["rewards0"]))

@@ -12,8 +12,8 @@ import pytest
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 
-from trackmania_rl.buffer_management import rows_of_race
 from trackmania_rl.errors import UserError
+from trackmania_rl.experience_replay.n_step_rule import rows_of_race
 from trackmania_rl.games.gymnasium_games import GymnasiumGames
 from trackmania_rl.games.race_games import make_games_builder
 from trackmania_rl.games.stepped_envs import EnvironmentFaultError, own_action

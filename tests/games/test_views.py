@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from trackmania_rl.buffer_management import fill_buffer_from_rollout_with_n_steps_rule, rows_of_race
+from trackmania_rl.buffer_management import fill_buffer_from_rollout_with_n_steps_rule
+from trackmania_rl.experience_replay.n_step_rule import rows_of_race
 from trackmania_rl.games.in_process import InProcessGames
 from trackmania_rl.race.policy import BatchDecision, PolicyDecision
 from trackmania_rl.race.progress import FragmentCutter

@@ -10,7 +10,7 @@ from PIL import Image
 
 from trackmania_rl.agents.iqn import Taus, Transitions
 from trackmania_rl.agents.weights import packed
-from trackmania_rl.buffer_utilities import MiniRaceRules
+from trackmania_rl.experience_replay.mini_races import MiniRaceRules
 from trackmania_rl.race.rewards import Rewarded
 from trackmania_rl.telemetry.diagnostics import load_data
 from trackmania_rl.training.diagnostics import realised_returns

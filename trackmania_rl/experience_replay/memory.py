@@ -13,13 +13,13 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from typing_extensions import override
 
-from trackmania_rl.buffer_management import fill_buffer_from_rollout_with_n_steps_rule, rows_of_race
-from trackmania_rl.buffer_utilities import (
+from trackmania_rl.errors import UserError, one_line
+from trackmania_rl.experience_replay.mini_races import (
     MiniRaceReplayBuffer,
     MiniRaceRules,
     buffer_collate_function,
 )
-from trackmania_rl.errors import UserError, one_line
+from trackmania_rl.experience_replay.n_step_rule import fill_buffer_from_rollout_with_n_steps_rule, rows_of_race
 from trackmania_rl.experience_replay.ring_buffer import RingBuffer
 from trackmania_rl.experience_replay.transitions import Transitions, TransitionStorage
 from trackmania_rl.race.policy import ELAPSED_ACTIONS_FLOAT

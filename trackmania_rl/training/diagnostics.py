@@ -20,9 +20,9 @@ from trackmania_rl.agents.agent import Agent
 from trackmania_rl.agents.builder import make_agent_builder
 from trackmania_rl.agents.devices import pick_device
 from trackmania_rl.agents.inference import Actor
-from trackmania_rl.buffer_utilities import MiniRaceRules, cut_to_mini_races
 from trackmania_rl.errors import UserError, one_line
 from trackmania_rl.experience_replay.memory import transitions_of_race
+from trackmania_rl.experience_replay.mini_races import MiniRaceRules, buffer_collate_function
 from trackmania_rl.experience_replay.transitions import Transitions
 from trackmania_rl.games.protocol import rollout
 from trackmania_rl.games.race_games import make_games_builder
@@ -241,7 +241,7 @@ def _errors(races: Sequence[_Analysis], action_names: Array, *, at_all_horizons:
             elapsed = np.arange(len(index)) * 7919 % duration  # a prime number: all horizons at all places
         transitions = race.transitions(index)
         n_steps = transitions.n_steps.numpy()
-        batch = cut_to_mini_races(transitions, torch.as_tensor(elapsed), subject.rules)
+        batch = buffer_collate_function(transitions, rules=subject.rules, elapsed=torch.as_tensor(elapsed))
         reward = batch["reward"].numpy().copy()
         if (errors := subject.agent.errors_of(batch)) is None:
             return None

@@ -10,8 +10,9 @@ import torch
 from gymnasium.spaces import Box, Discrete
 
 from trackmania_rl.buffer_management import fill_buffer_from_rollout_with_n_steps_rule
-from trackmania_rl.buffer_utilities import MiniRaceReplayBuffer, make_buffers
+from trackmania_rl.buffer_utilities import make_buffers
 from trackmania_rl.experience_replay.episodes import Episode, EpisodeForm
+from trackmania_rl.experience_replay.mini_races import MiniRaceReplayBuffer
 from trackmania_rl.race.race import Race, RaceFacts
 from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.race.views import View, Views
