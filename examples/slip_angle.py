@@ -16,10 +16,10 @@ LEFT, FORWARD = 0, 2
 class SlipAngle(RaceGames):
     """Races with the angle between the car's axis and its velocity, in radians, in the observation."""
 
-    own_mean = (0.0,)
-    own_std = (0.3,)
+    extra_mean = (0.0,)
+    extra_std = (0.3,)
 
-    def own_floats(self, floats: Floats) -> Floats:
+    def extra_floats(self, floats: Floats) -> Floats:
         """Compute the angle (n, 1) of n states (n, F), positive to the left, 0 at rest."""
         velocity_m_s = floats[:, self.layout["velocity_m_s"]]
         is_driving = np.linalg.norm(velocity_m_s, axis=1) > 1.0

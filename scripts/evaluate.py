@@ -114,7 +114,7 @@ def evaluate(arguments: argparse.Namespace) -> None:
     # Results go to the run's folder; of a driver's file, to the current one.
     of_file = Path("evaluation") / arguments.run.stem
     output = arguments.output or (arguments.run / "evaluation" if arguments.run.is_dir() else of_file)
-    own = driver.spaces.own_observation is not None
+    own = driver.spaces.custom_observation is not None
     figures, files = (evaluate_environment if own else evaluate_maps)(driver, arguments, output, console)
     if arguments.json is not None:
         of_driver = {

@@ -238,6 +238,6 @@ def check_name(name: str) -> str:
 def portable(path: str) -> str:
     """Return a path for other machines: only the file name if it is absolute or has `..`."""
     plain = path.replace("\\", "/")
-    own_to_machine = plain.startswith("/") or PureWindowsPath(path).drive or ".." in PurePosixPath(plain).parts
-    kept = PurePosixPath(plain).name if own_to_machine else plain
+    is_of_machine = plain.startswith("/") or PureWindowsPath(path).drive or ".." in PurePosixPath(plain).parts
+    kept = PurePosixPath(plain).name if is_of_machine else plain
     return "".join(letter if letter.isprintable() else "_" for letter in kept)

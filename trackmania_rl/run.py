@@ -45,7 +45,7 @@ from trackmania_rl.files import require_regular
 from trackmania_rl.games.race_games import MakeGamesBuilder, check_edited_maps, make_games_builder
 from trackmania_rl.multiprocess.collectors import CollectorSetup, CollectorSupervisor
 from trackmania_rl.multiprocess.learner_process import RunCollectors, learner_process_fn
-from trackmania_rl.multiprocess.run_setup import check_machine, count_session, joined, own_folder, require_races
+from trackmania_rl.multiprocess.run_setup import check_machine, count_session, joined, new_run_folder, require_races
 from trackmania_rl.multiprocess.signals import StopConditions
 from trackmania_rl.multiprocess.spawning import end_if_program_has_no_guard
 from trackmania_rl.places import PROJECT_FOLDER, WORKING_FOLDER
@@ -233,7 +233,7 @@ def _train_stage(
         gc.collect()  # the replay memory of the stage before, to which hooks refer
     configuration = stage.configuration
     folder = configuration.folder
-    with own_folder(folder) as begin, contextlib.ExitStack() as closing:
+    with new_run_folder(folder) as begin, contextlib.ExitStack() as closing:
         settings = configuration.read()
         parts = _checked_parts(settings, folder, order)  # before writing and before starting processes
         statistics.reference_times = load_reference_times(settings.game.map_cycle, parts.maps_folder)

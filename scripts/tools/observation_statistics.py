@@ -141,7 +141,7 @@ def of_memory(run_folder: Path) -> tuple[Settings, States, str]:
 def constant_floats(layout: ObservationLayout, states: States) -> str:
     """Describe the constant floats, except the time in the mini-race."""
     is_constant = states.min(axis=0) == states.max(axis=0)
-    numbers = {block.name: int(is_constant[block.slice].sum()) for block in layout.own_blocks[1:]}
+    numbers = {block.name: int(is_constant[block.slice].sum()) for block in layout.row_blocks[1:]}
     blocks = [f"{number} of {name}" for name, number in numbers.items() if number > 0]
     if not blocks:
         return ""

@@ -25,7 +25,7 @@ from trackmania_rl.protocol.input_script import read_input_script
 from trackmania_rl.race.actions import actions_of_game
 from trackmania_rl.settings import SettingsError
 from trackmania_rl.settings.run_folder import is_run
-from trackmania_rl.settings.snapshot import read_own
+from trackmania_rl.settings.snapshot import read_snapshot
 from trackmania_rl.telemetry.diagnostics import (
     TEST,
     TEXT,
@@ -138,7 +138,7 @@ def race_of(file: Path, console: Console) -> RaceValues:
     run_folder, settings = file.resolve().parent.parent.parent, None
     if is_run(run_folder):
         try:
-            settings = read_own(run_folder)
+            settings = read_snapshot(run_folder)
         except SettingsError as error:  # e.g. of an older version
             console.print(f"actions have no names here: {error}", soft_wrap=True)
     if settings is not None:

@@ -19,7 +19,7 @@ from PIL import Image
 from trackmania_rl.errors import ExitCode
 from trackmania_rl.protocol.input_script import parse_input_script, read_input_script
 from trackmania_rl.settings import DRIVER_SETTINGS, MapEntry, load_settings
-from trackmania_rl.settings.snapshot import SETTINGS_FILE, read_own, write_changes
+from trackmania_rl.settings.snapshot import SETTINGS_FILE, read_snapshot, write_changes
 from trackmania_rl.telemetry import diagnostics
 from trackmania_rl.telemetry.diagnostics import Section
 from trackmania_rl.track.named_maps import map_entries
@@ -194,7 +194,7 @@ def test_what_the_user_can_mend_is_told_in_one_line(script, run_folder, driver_f
     (tmp_path / "short.driver").write_bytes(driver_file.read_bytes()[:2000])
     real = {"map_name": "real", "map_path": "Real.Challenge.Gbx", "reference_line": "curve.npy"}
     real |= {"is_explo": False, "fill_buffer": False}
-    cycle = (*read_own(run_folder).game.map_cycle, MapEntry.model_validate(real))
+    cycle = (*read_snapshot(run_folder).game.map_cycle, MapEntry.model_validate(real))
     write_changes(tmp_path / "real" / SETTINGS_FILE, {"game_command": "", "tmloader_path": "", "map_cycle": cycle})
     (tmp_path / "bad.inputs").write_text("0.00 press up\n0.10 press jump\n")
     (tmp_path / "noise.inputs").write_bytes(b"\xff\x00")

@@ -98,7 +98,7 @@ def test_the_float_is_the_angle_of_the_slide(repository_root: Path) -> None:
     games = load_part("examples.slip_angle:SlipAngle", "games")(settings)
     floats = np.zeros((3, games.spaces.n_floats - 1), dtype=np.float32)
     floats[:, games.layout["velocity_m_s"]] = [[10, 0, 10], [-5, 0, 0], [0.1, 0, 0]]
-    np.testing.assert_allclose(games.own_floats(floats), [[math.pi / 4], [-math.pi / 2], [0]], atol=1e-6)
+    np.testing.assert_allclose(games.extra_floats(floats), [[math.pi / 4], [-math.pi / 2], [0]], atol=1e-6)
 
 
 def test_the_environment_keeps_gymnasiums_rules() -> None:

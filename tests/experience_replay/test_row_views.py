@@ -124,9 +124,9 @@ def test_rows_have_room_for_what_views_ask_for_only(repository_root):
 
     def bytes_per_row(*overrides):
         spaces = race_spaces(load_settings(repository_root / "config_files" / "config_lidar.py", overrides))
-        return RingBuffer.bytes_per_row(spaces.n_own_floats, spaces.image_size_px)
+        return RingBuffer.bytes_per_row(spaces.n_row_floats, spaces.image_size_px)
 
-    own_floats = 1 + 1 + 19  # time in the mini-race, speed, ranges: their history and the actions are views
-    assert bytes_per_row() == 4 * own_floats + 2 + 4 + 4 + 2 + 4
+    row_floats = 1 + 1 + 19  # time in the mini-race, speed, ranges: their history and the actions are views
+    assert bytes_per_row() == 4 * row_floats + 2 + 4 + 4 + 2 + 4
     assert bytes_per_row(*picture, "frames_per_state=0") == bytes_per_row()
     assert bytes_per_row(*picture, "frames_per_state=4") == bytes_per_row() + 160 * 120

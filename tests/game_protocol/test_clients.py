@@ -67,7 +67,7 @@ def test_goodbye_ends_the_connection_and_takes_back_requests(client, served):
 
 def test_commands_are_run_before_the_goodbye(server, caplog):
     attempt = GreetingAttempt(server.port)
-    while attempt.look(("set countdown_speed 7", "set countdown_speed -1")) is None:
+    while attempt.poll(("set countdown_speed 7", "set countdown_speed -1")) is None:
         pass
     assert server.simulated.countdown_speed == 7.0
     assert "countdown_speed '-1' is not a number above 0" in caplog.text

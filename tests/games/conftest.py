@@ -19,7 +19,7 @@ def make_memory(settings, spaces):
     """Make both sides of a small replay memory for these spaces."""
     return make_buffers(
         settings.replay.model_copy(update={"memory_size_schedule": ((0, 500),)}),
-        n_floats=spaces.n_own_floats,
+        n_floats=spaces.n_row_floats,
         image_size_px=spaces.image_size_px,
         device="cpu",
         generator=torch.Generator(),

@@ -280,11 +280,11 @@ def settings_on(maps_folder, settings):
 
 
 class TwoFloats(RaceGames):
-    own_mean: Any = (3.0, 0.0)
-    own_std: Any = (2.0, 1.0)
+    extra_mean: Any = (3.0, 0.0)
+    extra_std: Any = (2.0, 1.0)
     calls = 0
 
-    def own_floats(self, floats):
+    def extra_floats(self, floats):
         self.calls += 1
         speed_m_s = np.linalg.norm(floats[:, self.layout["velocity_m_s"]], axis=1)
         return np.stack((speed_m_s, np.full(len(floats), self.calls)), axis=1)  # tells when it was asked
@@ -296,8 +296,8 @@ def test_floats_of_ones_own_are_kept_as_they_were_shown(maps_folder, make_settin
     assert builder.spaces.n_floats == plain.spaces.n_floats + 2
     assert builder.spaces.float_mean[-2:] == (3.0, 0.0)
     assert builder.spaces.float_std[-2:] == (2.0, 1.0)
-    with pytest.raises(SettingsError, match=r"has 1 numbers in own_mean and 2 in own_std, .*\(2, 2\)"):
-        type("OneMeanTooFew", (TwoFloats,), {"own_mean": (3.0,)})(settings)
+    with pytest.raises(SettingsError, match=r"has 1 numbers in extra_mean and 2 in extra_std, .*\(2, 2\)"):
+        type("OneMeanTooFew", (TwoFloats,), {"extra_mean": (3.0,)})(settings)
     races, all_received = play_in_process(builder.make_games(0, maps_folder, rng), entry_of, plans)
     expected, _ = play_in_process(plain.make_games(0, maps_folder, rng), entry_of, plans)
     for game, (columns, _) in enumerate(races):

@@ -16,7 +16,7 @@ from trackmania_rl.errors import UserError
 from trackmania_rl.experience_replay.n_step_rule import rows_of_race
 from trackmania_rl.games.gymnasium_games import GymnasiumGames
 from trackmania_rl.games.race_games import make_games_builder
-from trackmania_rl.games.stepped_envs import EnvironmentFaultError, own_action
+from trackmania_rl.games.stepped_envs import EnvironmentFaultError, env_action
 from trackmania_rl.race.policy import BatchDecision
 from trackmania_rl.race.rewards import RaceReward
 from trackmania_rl.run import train
@@ -368,7 +368,7 @@ def test_a_vector_environment_steps_when_each_episode_has_its_decision(settings,
     for game, race in ended.items():
         assert race.columns["state_float"][:, 2].tolist() == [0, 1, 2, 3, 4, 5]
         np.testing.assert_array_equal(race.columns["actions"], [actions[game]] * EPISODE)
-        in_env = [own_action(own, actions[game])] * EPISODE
+        in_env = [env_action(own, actions[game])] * EPISODE
         np.testing.assert_allclose(race.columns["rewards"], [np.sum(action) for action in in_env])
         assert race.facts.terminated == (env is Counting)
     for _ in range(3):  # the other one has no episode, as at the end of a turn of synchronous sampling
@@ -427,7 +427,7 @@ def test_views_are_seen_as_they_are_learned_from(settings, env, actions):
     settings = with_views(settings)
     spaces, games = GymnasiumGames(settings, env=env).spaces, games_of(settings, env)
     n_of_action = 3 if env is Counting else 2
-    assert (spaces.n_own_floats, spaces.n_floats) == (3, 3 + 2 * 3 + n_of_action + 3 * 3)
+    assert (spaces.n_row_floats, spaces.n_floats) == (3, 3 + 2 * 3 + n_of_action + 3 * 3)
     games.begin(0, ENTRY)
     seen = [decide(games, np.array(actions[n % 3])).floats[0] for n in range(EPISODE)]
     assert seen[2][3:9].tolist() == [*seen[0][:3], *seen[1][:3]]

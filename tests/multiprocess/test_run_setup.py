@@ -12,7 +12,7 @@ from trackmania_rl.errors import UserError
 from trackmania_rl.multiprocess import collectors as collectors_module
 from trackmania_rl.multiprocess import run_setup
 from trackmania_rl.multiprocess.collectors import CollectorSetup, CollectorSupervisor
-from trackmania_rl.multiprocess.run_setup import count_session, own_folder
+from trackmania_rl.multiprocess.run_setup import count_session, new_run_folder
 from trackmania_rl.multiprocess.supervisor import RestartPolicy
 from trackmania_rl.race.progress import CollectorProgress
 from trackmania_rl.runs import CheckpointFacts, CheckpointStore, RunFolder
@@ -34,9 +34,9 @@ def test_every_game_has_a_port_of_its_own(repository_root):
 def test_a_run_is_trained_by_one_process_at_a_time(tmp_path):
     folder, other = RunFolder.create(tmp_path, "run"), RunFolder.create(tmp_path, "other")
     refused = pytest.raises(UserError, match="run is being trained by another process")
-    with own_folder(folder), own_folder(other), refused, own_folder(folder):
+    with new_run_folder(folder), new_run_folder(other), refused, new_run_folder(folder):
         pass
-    with own_folder(folder):
+    with new_run_folder(folder):
         pass
 
 
@@ -51,9 +51,9 @@ def test_a_folder_that_cannot_be_written_to_is_refused_and_one_that_cannot_be_lo
     folder = RunFolder.create(tmp_path, "run")
     if number == errno.EROFS:
         with pytest.raises(UserError, match=r"cannot be written to: Read-only.*--output-folder"):
-            own_folder(folder).__enter__()
+            new_run_folder(folder).__enter__()
     else:
-        with own_folder(folder):
+        with new_run_folder(folder):
             assert "cannot be locked (No locks available)" in caplog.text
 
 
@@ -62,7 +62,7 @@ def test_a_command_that_fails_leaves_its_folder_only_if_its_run_had_begun(tmp_pa
     folder = RunFolder.below(output, "run")
 
     def fail(has_begun):
-        with own_folder(folder) as begin:
+        with new_run_folder(folder) as begin:
             folder.log.write_text("an error\n")
             if has_begun:
                 begin()

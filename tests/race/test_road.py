@@ -14,8 +14,8 @@ from trackmania_rl.race.road import (
     ROAD_QUALITIES,
     ChaseCamera,
     PictureRangeFinder,
-    look_along_road,
     measure_ranges,
+    observe_road,
 )
 from trackmania_rl.settings import MapEntry, load_settings
 from trackmania_rl.simulator.picture import rasterizer as camera
@@ -132,7 +132,7 @@ def test_the_road_ahead_is_that_of_the_nearest_cross_section(name, repository_ro
     stride, n_points = 20, 5
     for zone in range(zones.first_zone_idx, len(zones.centers_m) // 3, 37):
         floats = np.full(n_points * N_QUALITIES, np.nan, dtype=np.float32)
-        look_along_road(floats, zone, stride, game_map.road)
+        observe_road(floats, zone, stride, game_map.road)
         for told, center_m in zip(floats.reshape(n_points, -1), zones.centers_m[zone::stride][:n_points], strict=True):
             # A lap's sections lie over each other and are alike; a told point may be half a metre off.
             near = np.flatnonzero(((ribbon.center_m - center_m) ** 2).sum(axis=1) < 1.5**2)

@@ -55,13 +55,13 @@ def test_views_are_blocks_behind_the_others(repository_root):
     }
     settings, layout = load(f"views={views!r}", 'fourier_wavelengths={"last_motion": (8.0,)}')
     assert layout.blocks[: len(without.blocks)] == without.blocks
-    assert (layout.n_own_floats, layout.float_input_dim) == (184, 184 + 6 + 8)
+    assert (layout.n_row_floats, layout.float_input_dim) == (184, 184 + 6 + 8)
     assert layout["last_motion"] == slice(184, 190)
     np.testing.assert_array_equal(layout.mean[184:190], np.tile(layout.mean[layout["velocity_m_s"]], 2))
     np.testing.assert_array_equal(layout.mean[190:], np.tile(np.float32([0.8, 0.2, 0.3, 0.3]), 2))
     assert layout.waves == tuple((184 + number, 8.0) for number in range(6))
     spaces = race_spaces(settings)
-    assert (spaces.n_own_floats, spaces.n_floats) == (184, 198)
+    assert (spaces.n_row_floats, spaces.n_floats) == (184, 198)
     assert [view.name for view in spaces.views.inputs] == ["last_motion", "last_actions"]
     assert [view.name for view in spaces.views.entries] == ["rewards_before"]
     assert race_views(layout, settings.game) == spaces.views

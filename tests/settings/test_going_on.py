@@ -12,7 +12,7 @@ from trackmania_rl.parts import load_part
 from trackmania_rl.runs.changes import changes_of_meaning, changes_since, require_accepted, require_known
 from trackmania_rl.settings import SettingsError, load_settings, settings_from_flat
 from trackmania_rl.settings.loading import stored_settings
-from trackmania_rl.settings.snapshot import RunConfiguration, edit_setting, read_own
+from trackmania_rl.settings.snapshot import RunConfiguration, edit_setting, read_snapshot
 
 
 @pytest.fixture
@@ -133,7 +133,7 @@ def test_settings_that_lack_one_are_restored_or_replaced(config, tmp_path):
     whole = (run / "settings.toml").read_text()
     (run / "settings.toml").write_text(re.sub(r"^pictures_interval_s = .*$", "", whole, flags=re.MULTILINE))
     with pytest.raises(SettingsError, match=r"sets no pictures_interval_s: restore the file .* --update-config"):
-        read_own(run)
+        read_snapshot(run)
     begin(config, tmp_path, "seed=3", update=True)
     assert (run / "settings.toml").read_text() == whole
 
@@ -148,7 +148,7 @@ def test_a_part_with_an_object_is_recorded_by_name_and_needs_its_configuration(c
     run = configuration.folder
     assert 'memory = "fractions:Fraction(...)"\n' in run.settings.read_text()
     assert RunConfiguration(mine, tmp_path).read() == load_settings(mine)
-    shown = read_own(run.path)  # such as by the page, which has no configuration
+    shown = read_snapshot(run.path)  # such as by the page, which has no configuration
     assert edit_setting(run.path, "batch_size", "32") == {"batch_size": (64, 32)}
     with pytest.raises(SettingsError, match=r"memory = .* is recorded by name.*--config"):
         load_part(shown.replay.memory, "memory")
@@ -160,4 +160,4 @@ def test_a_run_called_auto_has_a_new_name_at_each_start_which_its_settings_keep(
     names = [run.read().run.run_name for run in runs]
     assert len({*names, "auto"}) == 3
     runs[0].write()
-    assert read_own(tmp_path / "save" / names[0]).run.run_name == names[0]
+    assert read_snapshot(tmp_path / "save" / names[0]).run.run_name == names[0]

@@ -11,7 +11,7 @@ import pytest
 from trackmania_rl.errors import UserError
 from trackmania_rl.settings import SettingsError, load_settings
 from trackmania_rl.settings import snapshot as settings_file
-from trackmania_rl.settings.snapshot import LiveSettings, read_own, write_snapshot
+from trackmania_rl.settings.snapshot import LiveSettings, read_snapshot, write_snapshot
 
 
 def edit(snapshot, *lines):
@@ -85,7 +85,7 @@ def test_an_emptied_file_is_refused_in_one_short_line(snapshot, text, caplog):
     assert not live.refresh()
     assert re.search(r"settings\.toml: .*restore the file", caplog.text)
     with pytest.raises(SettingsError, match=r"settings\.toml: .*restore the file"):  # at the next start
-        read_own(snapshot.parent)
+        read_snapshot(snapshot.parent)
 
 
 def test_editors_may_rename_or_delete_the_file(snapshot, caplog):
@@ -186,7 +186,7 @@ def test_an_edit_that_cannot_be_read_for_a_moment_is_not_lost(snapshot, is_wrapp
         raise held
 
     with monkeypatch.context() as while_held:
-        while_held.setattr(settings_file, "read_own", refuse)
+        while_held.setattr(settings_file, "read_snapshot", refuse)
         for _ in range(3):
             assert not live.refresh()
     assert caplog.text.count("the edited settings are not applied, the last good ones stay in force") == 1

@@ -125,7 +125,7 @@ def test_laps(two_lap_track):
 def test_a_finish_counts_only_when_all_checkpoints_are_taken(straight_track):
     race = at_start(straight_track)
     race.car["position_m"][0, 2] += 25.0
-    race.car["ribbon_index"] += 50
+    race.car["surface_index"] += 50
     race.car["station_m"] += 25.0
     assert drive_to_event(race) == (1, 3)
     race.advance(200)

@@ -84,14 +84,14 @@ def test_gray_pictures_are_the_gray_of_the_coloured_ones(eventful_track):
     frames = np.full((n_races, n_rows, 33, 47), 99, dtype=np.uint8)
     passed, rows = np.arange(n_races) % 4, random.integers(0, n_rows, n_races)
     for car in cars:
-        car["position_m"], _, car["ribbon_index"] = car_pose(ribbon, random.uniform(20.0, 500.0))
+        car["position_m"], _, car["surface_index"] = car_pose(ribbon, random.uniform(20.0, 500.0))
         car["rotation"] = np.linalg.qr(random.normal(size=(3, 3)))[0]
-    cars["rotation"][3:] = [car_pose(ribbon, ribbon.station_m[index])[1] for index in cars["ribbon_index"][3:]]
+    cars["rotation"][3:] = [car_pose(ribbon, ribbon.station_m[index])[1] for index in cars["surface_index"][3:]]
     races = np.array([6, 0, 2, 3, 5])
     renderer.render_gray(races, cars, passed, frames, rows)
     expected = np.full_like(frames, 99)
     for race in races:
-        pose = (cars[race]["position_m"], cars[race]["rotation"], cars[race]["ribbon_index"])
+        pose = (cars[race]["position_m"], cars[race]["rotation"], cars[race]["surface_index"])
         expected[race, rows[race]] = gray(renderer.render(*pose, 47, 33, passed_checkpoints=passed[race]))
     np.testing.assert_array_equal(frames, expected)
     cars["position_m"][race] = np.nan

@@ -63,7 +63,7 @@ class Game:
         self.n_open += 1
         return self
 
-    def look(self, commands=()):
+    def poll(self, commands=()):
         if not self.greets:
             return None
         self.told += commands

@@ -20,7 +20,7 @@ from trackmania_rl.race.spaces import race_spaces
 from trackmania_rl.run import train
 from trackmania_rl.runs import find_manifests
 from trackmania_rl.settings import settings_from_flat
-from trackmania_rl.settings.snapshot import read_own
+from trackmania_rl.settings.snapshot import read_snapshot
 from trackmania_rl.training.hooks.datasets import open_datasets
 from trackmania_rl.training.hooks.hook import Hook
 from trackmania_rl.training.learner import FRAMES_PER_ROUND
@@ -207,5 +207,5 @@ def test_stages_follow_each_other_and_an_interrupted_one_resumes(
     assert updates() == [6, 9]
     assert caplog.text.count("the run begins with") == 1
     assert "--weights-from" not in caplog.text
-    assert [read_own(run).replay.n_steps for run in (clone, both)] == [3, 2]
-    assert read_own(both).run.stages == ()
+    assert [read_snapshot(run).replay.n_steps for run in (clone, both)] == [3, 2]
+    assert read_snapshot(both).run.stages == ()

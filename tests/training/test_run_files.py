@@ -13,7 +13,7 @@ import torch
 
 from trackmania_rl.agents.builder import IQN
 from trackmania_rl.errors import UserError
-from trackmania_rl.multiprocess.run_setup import own_folder
+from trackmania_rl.multiprocess.run_setup import new_run_folder
 from trackmania_rl.race.progress import CollectorProgress
 from trackmania_rl.race.race import RacePosition
 from trackmania_rl.race.spaces import race_spaces
@@ -103,7 +103,7 @@ def test_pipes_and_devices_in_a_runs_folder_are_not_opened(begin_run, live, make
     run.hook(WriteStatus).end()
     assert read_status(folder.path) is None
     assert LineTail(folder.races).read() == []
-    for read in (lambda: list(iterate_races(folder.races)), lambda: own_folder(folder).__enter__()):
+    for read in (lambda: list(iterate_races(folder.races)), lambda: new_run_folder(folder).__enter__()):
         with pytest.raises(UserError, match=r"is a folder, a pipe|is no file"):
             read()
 

@@ -190,8 +190,8 @@ def test_two_games_train_through_kills_a_hang_and_a_resume(wine, repository_root
         games()[0].identity.open().kill()
         races_go_on("the end of a game")
         for process in psutil.process_iter(["name", "environ"]):
-            is_own = (process.info["environ"] or {}).get("HOME") == wine["HOME"]
-            if is_own and process.info["name"].startswith("wineserver"):
+            is_custom_env = (process.info["environ"] or {}).get("HOME") == wine["HOME"]
+            if is_custom_env and process.info["name"].startswith("wineserver"):
                 process.kill()
         races_go_on("the end of Wine")
         command.stop(signal.SIGINT)

@@ -98,7 +98,7 @@ class RolloutBounds:
             max_actions=game.most_states,
             image_height_px=spaces.image_size_px[0],
             image_width_px=spaces.image_size_px[1],
-            n_floats=spaces.n_own_floats,
+            n_floats=spaces.n_row_floats,
             n_values=spaces.n_values,
         )
 

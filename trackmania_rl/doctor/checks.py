@@ -84,7 +84,7 @@ def needs_of(settings: Settings) -> tuple[int, int, int]:
     """Return upper estimates of replay memory, all memory and disk that a training takes, in bytes."""
     run = settings.run
     game = settings.game
-    n_floats = ObservationLayout(settings.observation, game.actions).n_own_floats
+    n_floats = ObservationLayout(settings.observation, game.actions).n_row_floats
     row_bytes = RingBuffer.bytes_per_row(n_floats, game.image_shape[1:]) + TRANSITION_BYTES
     # While the memory grows, the old columns exist too, but unused rows take no host memory: the larger counts.
     replay_bytes = row_bytes * max(size for _, size in settings.replay.memory_size_schedule)

@@ -178,7 +178,7 @@ def _with_elapsed(floats: Array, form: EpisodeForm) -> npt.NDArray[np.float32]:
     """Return the floats that the memory stores; the time in the mini-race is 0."""
     floats = floats.astype(np.float32, copy=False)
     floats = floats if form.has_elapsed else np.insert(floats, ELAPSED_ACTIONS_FLOAT, 0.0, axis=1)
-    return floats[:, : form.spaces.n_own_floats]
+    return floats[:, : form.spaces.n_row_floats]
 
 
 def _numbered(actions: Any, form: EpisodeForm) -> Array:

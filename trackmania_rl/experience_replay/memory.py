@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 def transitions_of_race(race: Race, index: torch.Tensor, settings: Settings, spaces: Spaces) -> Transitions:
     """Return the transitions from some states (B,) of a rewarded race, in host memory."""
     rows = rows_of_race(race, settings)
-    ring = RingBuffer(len(rows), spaces.n_own_floats, spaces.image_size_px, "cpu", spaces.action_shape)
+    ring = RingBuffer(len(rows), spaces.n_row_floats, spaces.image_size_px, "cpu", spaces.action_shape)
     ring.append(rows)
     return TransitionStorage(ring, settings.replay.n_steps, spaces.views).get(index)
 

@@ -264,7 +264,7 @@ def _spaces(name: str, spaces: EnvSpaces, settings: Settings) -> Spaces:
         action=action,  # type: ignore[arg-type]
         image_shape=settings.game.image_shape,
         views=views,
-        own_observation=observation,
+        custom_observation=observation,
     )
 
 

@@ -150,7 +150,7 @@ class InProcessGames(Games):
         passed_count = int(self._cars.passed_count[game])
         renderer = self._map_of_game[game].track.renderer
         blue_green_red_alpha = renderer.render(
-            car["position_m"], car["rotation"], car["ribbon_index"], width_px, height_px, passed_count
+            car["position_m"], car["rotation"], car["surface_index"], width_px, height_px, passed_count
         )
         return np.ascontiguousarray(blue_green_red_alpha[:, :, 2::-1])
 

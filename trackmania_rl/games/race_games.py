@@ -53,8 +53,8 @@ MakeGamesBuilder = Callable[[Settings], GamesBuilder]
 class RaceGames(GamesBuilder):
     """Races in the simulated game, in this process or behind sockets, or in the real one.
 
-    A subclass may add k floats to each state, before those of views. It sets `own_mean` and `own_std`, k numbers each
-    for the network's normalization, and overrides `own_floats`.
+    A subclass may add k floats to each state, before those of views. It sets `extra_mean` and `extra_std`, k numbers
+    each for the network's normalization, and overrides `extra_floats`.
 
     Attributes:
         layout: places of the floats: `floats[:, self.layout["velocity_m_s"]]`.
@@ -64,19 +64,19 @@ class RaceGames(GamesBuilder):
         SettingsError: if the observation's settings, or the subclass's attributes, contradict each other.
     """
 
-    own_mean: tuple[float, ...] = ()
-    own_std: tuple[float, ...] = ()
+    extra_mean: tuple[float, ...] = ()
+    extra_std: tuple[float, ...] = ()
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self.layout = ObservationLayout(settings.observation, settings.game.actions)
         self.spaces = race_spaces(settings)
         self._extra: ExtraFloats | None = None
-        if self.own_mean:
-            self._extra = ExtraFloats(len(self.own_mean), self.own_floats)
-            self._add_own_floats()
+        if self.extra_mean:
+            self._extra = ExtraFloats(len(self.extra_mean), self.extra_floats)
+            self._add_extra_floats()
 
-    def own_floats(self, floats: Floats) -> npt.NDArray[np.floating[Any]]:
+    def extra_floats(self, floats: Floats) -> npt.NDArray[np.floating[Any]]:
         """Compute k finite floats (n, k) of n states, once per state.
 
         Args:
@@ -115,22 +115,22 @@ class RaceGames(GamesBuilder):
         managers = [GameInstanceManager(game, observation, launcher, extra=self._extra) for launcher in launchers]
         return SocketGames(managers, all_together=self._settings.sync.is_synchronous)
 
-    def _add_own_floats(self) -> None:
+    def _add_extra_floats(self) -> None:
         mean = self.spaces.float_mean
         std = self.spaces.float_std
-        end = self.spaces.n_own_floats
-        k = len(self.own_mean)
+        end = self.spaces.n_row_floats
+        k = len(self.extra_mean)
         two_states = np.tile(np.array(mean[:end], dtype=np.float32), (2, 1))
-        shape = np.shape(self.own_floats(two_states))
-        if shape != (2, k) or len(self.own_std) != k:
+        shape = np.shape(self.extra_floats(two_states))
+        if shape != (2, k) or len(self.extra_std) != k:
             raise SettingsError(
-                f"games: {type(self).__name__} has {k} numbers in own_mean and {len(self.own_std)} in own_std, and "
-                f"own_floats made {shape} of two states; it makes {(2, k)}"
+                f"games: {type(self).__name__} has {k} numbers in extra_mean and {len(self.extra_std)} in extra_std, "
+                f"and extra_floats made {shape} of two states; it makes {(2, k)}"
             )
         self.spaces = dataclasses.replace(
             self.spaces,
-            float_mean=(*mean[:end], *self.own_mean, *mean[end:]),
-            float_std=(*std[:end], *self.own_std, *std[end:]),
+            float_mean=(*mean[:end], *self.extra_mean, *mean[end:]),
+            float_std=(*std[:end], *self.extra_std, *std[end:]),
             waves=tuple((i if i < end else i + k, wavelength) for i, wavelength in self.spaces.waves),
         )
 

@@ -83,7 +83,7 @@ class SteppedEnvs(Games):
         result = self._reset(game)
         with self._unpacking("reset()", result, "info"):
             observation, _ = result
-            frame, floats = own_state(self._spaces, observation)
+            frame, floats = state_of_observation(self._spaces, observation)
         self._episodes[game] = History(map_entry, [frame], [floats])
 
     @override
@@ -101,7 +101,7 @@ class SteppedEnvs(Games):
     @override
     def send(self, ids: GameIds, decision: BatchDecision, policy_s: float = 0.0) -> None:
         for row, game in enumerate(ids.tolist()):
-            made = self._envs[game].step(own_action(self._spaces, decision.actions[row]))
+            made = self._envs[game].step(env_action(self._spaces, decision.actions[row]))
             self._add(game, decision, row, made)
 
     @override
@@ -147,7 +147,7 @@ class SteppedEnvs(Games):
         of_info = f"info with {', '.join(self._info)}" if self._info else "info"
         with self._unpacking("step()", made, f"reward, terminated, truncated, {of_info}"):
             observation, *numbers, info = made
-            frame, floats = own_state(self._spaces, observation)
+            frame, floats = state_of_observation(self._spaces, observation)
             reward, terminated, truncated = np.array(numbers, dtype=np.float64).reshape(3).tolist()
             entries = {name: np.asarray(info[name], dtype=np.float32) for name in self._info}
         episode.frames.append(frame)
@@ -168,7 +168,7 @@ class SteppedEnvs(Games):
         except (TypeError, ValueError, LookupError) as error:
             raise EnvironmentFaultError(
                 f"games: {name_of(self._envs[0])} breaks Gymnasium's API: {call} returns {one_line(result, 200)} "
-                f"and not ({self._spaces.own_observation}, {others}): {one_line(error)}; mend the environment "
+                f"and not ({self._spaces.custom_observation}, {others}): {one_line(error)}; mend the environment "
                 "(gymnasium.utils.env_checker.check_env tests it)"
             ) from error
 
@@ -244,7 +244,7 @@ class SteppedVectorEnv(SteppedEnvs):
         space = self._spaces.action
         actions = [space.low if isinstance(space, gym_spaces.Box) else space.start] * self.n_games
         for game, (decision, row) in self._decided.items():
-            actions[game] = own_action(self._spaces, decision.actions[row])
+            actions[game] = env_action(self._spaces, decision.actions[row])
         made = self._vector_env.step(np.array(actions))
         observations, rewards, terminated, truncated, infos = made
         self._is_over = np.logical_or(terminated, truncated)
@@ -280,7 +280,7 @@ def name_of(env: AnyEnv) -> str:
     return env.spec.id if env.spec is not None else type(env.unwrapped).__name__
 
 
-def own_state(spaces: Spaces, observation: Any) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.float32]]:
+def state_of_observation(spaces: Spaces, observation: Any) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.float32]]:
     """Return the frame (1, H, W) and the floats of a state of a user's own environment.
 
     The floats are 0 for the time elapsed in the mini-race, and the flattened observation without its image.
@@ -288,7 +288,7 @@ def own_state(spaces: Spaces, observation: Any) -> tuple[npt.NDArray[np.uint8], 
     Raises:
         TypeError, ValueError or LookupError: if the observation does not fit its space.
     """
-    space, (height, width) = spaces.own_observation, spaces.image_size_px
+    space, (height, width) = spaces.custom_observation, spaces.image_size_px
     assert space is not None
     frame = np.empty((1, height, width), dtype=np.uint8)
     if height > 0:
@@ -301,8 +301,8 @@ def own_state(spaces: Spaces, observation: Any) -> tuple[npt.NDArray[np.uint8], 
         gray = cv2.cvtColor(image, cv2.COLOR_RGB2GRAY) if image.shape[2:] == (3,) else image.reshape(image.shape[:2])
         frame[0] = cv2.resize(gray, (width, height), interpolation=cv2.INTER_AREA)
     floats = np.append(np.float32(0), np.asarray(gym_spaces.flatten(space, observation), dtype=np.float32))
-    if len(floats) != spaces.n_own_floats:
-        raise ValueError(f"it has {len(floats) - 1} numbers, not {spaces.n_own_floats - 1}")
+    if len(floats) != spaces.n_row_floats:
+        raise ValueError(f"it has {len(floats) - 1} numbers, not {spaces.n_row_floats - 1}")
     return frame, floats
 
 
@@ -326,7 +326,7 @@ def _is_image(space: gym_spaces.Space[Any]) -> bool:
     return len(space.shape) == 2 or (len(space.shape) == 3 and space.shape[2] in (1, 3))
 
 
-def own_action(spaces: Spaces, action: Any) -> Any:
+def env_action(spaces: Spaces, action: Any) -> Any:
     """Convert an agent's action to the environment's."""
     space = spaces.action
     return int(action) + int(space.start) if isinstance(space, gym_spaces.Discrete) else np.asarray(action)

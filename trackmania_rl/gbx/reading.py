@@ -197,14 +197,14 @@ class _BoundedReader(ByteReader):  # type: ignore[misc]  # pygbx has no types
         self._budget = budget
 
     def read(self, num_bytes: int, typestr: str | None = None) -> Any:
-        self._look_ahead(num_bytes)
+        self._require_bytes(num_bytes)
         return super().read(num_bytes, typestr)
 
     def read_byte(self) -> int:
-        self._look_ahead(1)
+        self._require_bytes(1)
         return super().read_byte()
 
-    def _look_ahead(self, num_bytes: int) -> None:
+    def _require_bytes(self, num_bytes: int) -> None:
         self._budget[0] -= 1
         if self._budget[0] < 0:
             raise _DamagedError(f"more than {MAX_READS:,} values")

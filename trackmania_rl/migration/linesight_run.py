@@ -28,7 +28,7 @@ from trackmania_rl.runs import CHECKPOINTS, RunFolder, load_checkpoint, save_che
 from trackmania_rl.schedules import exponential
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import Settings, load_settings
-from trackmania_rl.settings.snapshot import read_own, write_snapshot
+from trackmania_rl.settings.snapshot import read_snapshot, write_snapshot
 from trackmania_rl.telemetry.statistics import MapStatistics, TrainingStatistics
 
 CONFIG_FILES: Final = ("config_copy.py", "config.py", "config.bak.py", "misc_copy.py", "misc.py")
@@ -104,7 +104,7 @@ def export_linesight_run(run_folder: Path, output: Path) -> None:
     Raises:
         UserError: if the run cannot be read, Linesight has no such network, or the output is in use.
     """
-    settings = read_own(run_folder)
+    settings = read_snapshot(run_folder)
     loaded = load_checkpoint(run_folder, with_rows=False)
     if loaded is None:
         raise UserError(f"{run_folder} holds no checkpoint")

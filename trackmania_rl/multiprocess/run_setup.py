@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 
 @contextlib.contextmanager
-def own_folder(folder: RunFolder) -> Iterator[Callable[[], None]]:
+def new_run_folder(folder: RunFolder) -> Iterator[Callable[[], None]]:
     """Make a run's folder and lock it. An error before the run has begun removes new folders.
 
     The live state of games is removed before, of a killed training, and at the end.

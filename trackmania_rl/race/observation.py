@@ -134,7 +134,7 @@ def _block_rows(settings: ObservationSettings, actions: ActionsSetting) -> Rows:
     )
 
 
-def _own_blocks(settings: ObservationSettings, actions: ActionsSetting) -> list[ObservationBlock]:
+def _row_blocks(settings: ObservationSettings, actions: ActionsSetting) -> list[ObservationBlock]:
     rows = _block_rows(settings, actions)
     known = [name for name, *_ in rows]
     names = settings.observation_blocks
@@ -259,10 +259,10 @@ class ObservationLayout:
         extra: a user's own floats, not in `blocks`.
 
     Attributes:
-        blocks: `own_blocks`, then those of views, without gaps.
-        own_blocks: blocks of a state's own floats.
+        blocks: `row_blocks`, then those of views, without gaps.
+        row_blocks: blocks of a state's own floats.
         float_input_dim: the vector's length for agents, F.
-        n_own_floats: number of floats stored of a state.
+        n_row_floats: number of floats stored of a state.
         inputs: views that are floats for agents.
         entries: views for training batches only.
         mean: (F,) float32, read-only.
@@ -282,18 +282,18 @@ class ObservationLayout:
     ) -> None:
         self._settings = settings
         self.extra = extra
-        self.own_blocks = tuple(_own_blocks(settings, actions))
+        self.row_blocks = tuple(_row_blocks(settings, actions))
         _check_zones_ahead(settings)
-        self.n_own_floats = self.own_blocks[-1].stop
+        self.n_row_floats = self.row_blocks[-1].stop
         of_views, inputs, entries = blocks_of_views(
             settings.views,
-            self.own_blocks,
+            self.row_blocks,
             [name for name, *_ in _block_rows(settings, actions)],
             functools.partial(_statistics_of_an_action, settings, actions),
         )
         self.inputs = tuple(inputs)
         self.entries = tuple(entries)
-        self.blocks = (*self.own_blocks, *of_views)
+        self.blocks = (*self.row_blocks, *of_views)
         self.float_input_dim = self.blocks[-1].stop
         self.mean, self.std = (
             np.array([x for block in self.blocks for x in getattr(block, name)], dtype=np.float32)
@@ -333,7 +333,7 @@ class ObservationLayout:
             measures_on_track=self._measures_on_track,
             range_finder_reach_m=RANGE_FINDER_REACH_M,
             n_road_floats=N_QUALITIES * ROAD_AHEAD_ZONE_CENTERS,
-            n_floats=self.n_own_floats,
+            n_floats=self.n_row_floats,
         )
 
     def picture_range_finder(self, width_px: int, height_px: int) -> PictureRangeFinder | None:
@@ -378,7 +378,7 @@ def measured_statistics(
     lowest = states.min(axis=0)
     highest = states.max(axis=0)
     deviations = np.maximum(deviations, np.maximum(highest - means, means - lowest) / MOST_DEVIATIONS)
-    deviations = np.where(lowest == highest, layout.std[: layout.n_own_floats], deviations)
+    deviations = np.where(lowest == highest, layout.std[: layout.n_row_floats], deviations)
     first = layout[FIRST_BLOCK]
     means[first] = layout.mean[first]
     deviations[first] = layout.std[first]
@@ -386,7 +386,7 @@ def measured_statistics(
 
 
 def normalization_text(
-    layout: ObservationLayout, states: npt.NDArray[np.float32], before: ObservationSettings, told: str
+    layout: ObservationLayout, states: npt.NDArray[np.float32], before: ObservationSettings, comment: str
 ) -> str:
     """Return the text of a state_normalization.py.
 
@@ -394,16 +394,16 @@ def normalization_text(
         layout: of the states.
         states: (n, F), not normalized.
         before: settings with statistics of unmeasured blocks.
-        told: second paragraph of the file's docstring.
+        comment: second paragraph of the file's docstring.
     """
     means, deviations = measured_statistics(layout, states)
     measured = {
         block.normalized_as: (_rounded(means[block.slice]), _rounded(deviations[block.slice]))
-        for block in layout.own_blocks
+        for block in layout.row_blocks
     }
-    comments = {block.normalized_as: f"{block.description}; {block.unit}" for block in layout.own_blocks}
+    comments = {block.normalized_as: f"{block.description}; {block.unit}" for block in layout.row_blocks}
     lines = ['"""Mean and standard deviation of every float of the observation, by block.', ""]
-    lines += [textwrap.fill(told, LINE_LETTERS), '"""', "", "# fmt: off", "state_normalization = {"]
+    lines += [textwrap.fill(comment, LINE_LETTERS), '"""', "", "# fmt: off", "state_normalization = {"]
     for name, statistics in {**before.state_normalization, **measured}.items():
         comment = comments.get(name, "Not measured: this observation leaves the block out")
         comment = f"{comment[0].upper()}{comment[1:]}."

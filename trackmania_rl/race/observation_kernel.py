@@ -13,7 +13,7 @@ from trackmania_rl.compiled import compiler_for
 from trackmania_rl.protocol import state_blob
 from trackmania_rl.protocol.state_blob import MATERIAL_COUNT, MATERIAL_ID_MASK, STATE_HEAD_DTYPE, WHEEL_DTYPE
 from trackmania_rl.race import road, zones
-from trackmania_rl.race.road import N_BEAMS, KnownRoad, look_along_road, measure_ranges
+from trackmania_rl.race.road import N_BEAMS, KnownRoad, measure_ranges, observe_road
 from trackmania_rl.race.zones import VirtualCheckpoints, meters_along_line, move_zone
 from trackmania_rl.settings import GameSettings
 
@@ -379,7 +379,7 @@ def observe(
         start = layout.at.road_ahead
         if start != ABSENT:
             ahead = columns.floats[race, row, start : start + layout.n_road_floats]
-            look_along_road(ahead, zone_idx, layout.zone_stride, road)
+            observe_road(ahead, zone_idx, layout.zone_stride, road)
         are_finite = _fill_features(
             columns.floats[race, row, : layout.n_floats],
             columns.car[race, row],

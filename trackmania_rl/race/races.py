@@ -276,7 +276,7 @@ class Races:
     def add_extra_floats(self, races: RaceIds) -> None:
         """Compute the user's own floats of the newest states, after states and pictures."""
         extra = self.layout.extra
-        end = self.layout.n_own_floats
+        end = self.layout.n_row_floats
         if extra is not None:
             at = races, self.rows[races]
             floats = self.columns.floats[at]
@@ -286,7 +286,7 @@ class Races:
     def broken_blocks(self, race: int) -> str:
         """Return the names of non-finite blocks in a race's newest state."""
         floats = self.columns.floats[race, self.rows[race]]
-        broken = [block.name for block in self.layout.own_blocks if not np.isfinite(floats[block.slice]).all()]
+        broken = [block.name for block in self.layout.row_blocks if not np.isfinite(floats[block.slice]).all()]
         return ", ".join(broken) or "the car's place or motion"
 
     def cut_off(self, race: int, checkpoint_times_ms: tuple[int, ...], timings: GameTimings) -> Race:
@@ -417,7 +417,7 @@ class Races:
             frames_of_races = frames[None, :n_states]
         return RaceColumns(
             frames=frames_of_races,
-            floats=room(np.float32, self.layout.n_own_floats + (extra.n if extra is not None else 0)),
+            floats=room(np.float32, self.layout.n_row_floats + (extra.n if extra is not None else 0)),
             car=room(np.float32, len(CAR_COLUMNS)),
             zone_idx=room(np.int64),
             meters=room(np.float64),

@@ -82,7 +82,7 @@ class KnownRoad(NamedTuple):
 
 
 @_compiled
-def look_along_road(floats: npt.NDArray[np.float32], zone_idx: int, zone_stride: int, road: KnownRoad) -> None:
+def observe_road(floats: npt.NDArray[np.float32], zone_idx: int, zone_stride: int, road: KnownRoad) -> None:
     """Write the road's qualities at every `zone_stride`-th zone from `zone_idx` on, (n x N_QUALITIES,)."""
     for i in range(len(floats) // N_QUALITIES):
         point = road.point_of_zone[zone_idx + i * zone_stride]

@@ -25,10 +25,10 @@ class Spaces:
     waves: tuple[tuple[int, float], ...] = ()  #: (float's index, wavelength in its unit), for Fourier features
     throttle_actions: tuple[int, ...] = ()  #: of a `Discrete`: accelerate without braking
     views: Views = NO_VIEWS
-    own_observation: Space[Any] | None = None  #: of a user's own environment
+    custom_observation: Space[Any] | None = None  #: of a user's own environment
 
     @property
-    def n_own_floats(self) -> int:
+    def n_row_floats(self) -> int:
         """Number of stored floats of a state, without views."""
         return self.n_floats - self.views.n_input_floats
 
@@ -93,7 +93,7 @@ def race_views(layout: ObservationLayout, game: GameSettings) -> Views:
         frame_shifts=game.frame_shifts if game.has_image else (0,),
         inputs=layout.inputs,
         entries=layout.entries,
-        n_input_floats=layout.float_input_dim - layout.n_own_floats,
+        n_input_floats=layout.float_input_dim - layout.n_row_floats,
         floats_of_actions=tuple(map(tuple, table)),
         action_before=before if isinstance(before, int) else tuple(before),
     )

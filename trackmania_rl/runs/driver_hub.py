@@ -63,8 +63,8 @@ def pull_driver(repository: str, name: str = "", target: Path | None = None, rev
         there = [path for path in api.list_repo_files(repository, revision=revision) if path.endswith(ENDING)]
         chosen = [path for path in there if not name or path == name]
         if len(chosen) != 1:
-            told = ", ".join(there)[:300] or "none"
-            raise UserError(f"{repository}: its drivers are {told!r}; name one of them, {repository}/NAME{ENDING}")
+            names = ", ".join(there)[:300] or "none"
+            raise UserError(f"{repository}: its drivers are {names!r}; name one of them, {repository}/NAME{ENDING}")
         try:
             file = Path(check_file_name(PurePosixPath(chosen[0]).name)) if target is None else target
         except ValueError as error:

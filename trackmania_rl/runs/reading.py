@@ -115,7 +115,7 @@ def load_checkpoint(path: Path, with_rows: bool = True) -> LoadedCheckpoint | No
             return replace(loaded, damaged=tuple(damaged))
     newest = folders[0]
     raise CheckpointError(
-        f"{_told(newest, problems[newest])}. None of the {len(folders)} checkpoints in {newest.parent} is whole: put "
+        f"{_described(newest, problems[newest])}. None of the {len(folders)} checkpoints in {newest.parent} is whole: put "
         f"back a copy of yours, or {ANOTHER_RUN}"
     )
 
@@ -124,7 +124,7 @@ def _load_one(folder: Path, with_rows: bool) -> LoadedCheckpoint:
     try:
         return _read(folder, with_rows)
     except DamagedError as error:
-        raise CheckpointError(_told(folder, error)) from error
+        raise CheckpointError(_described(folder, error)) from error
 
 
 def _warn(loaded: LoadedCheckpoint, damaged: list[Path], problems: Mapping[Path, DamagedError]) -> None:
@@ -132,7 +132,7 @@ def _warn(loaded: LoadedCheckpoint, damaged: list[Path], problems: Mapping[Path,
     if damaged:
         log.warning(
             "%s; resuming from %s of %s, at frame %s%s",
-            "; ".join(_told(folder, problems[folder]) for folder in damaged),
+            "; ".join(_described(folder, problems[folder]) for folder in damaged),
             loaded.folder,
             manifest.written,
             f"{manifest.frames:,}",
@@ -146,7 +146,7 @@ def _warn(loaded: LoadedCheckpoint, damaged: list[Path], problems: Mapping[Path,
         )
 
 
-def _told(folder: Path, error: DamagedError) -> str:
+def _described(folder: Path, error: DamagedError) -> str:
     reason = str(error).removeprefix(f"{folder}{os.sep}")
     return f"cannot read the checkpoint {folder}: {reason}"
 

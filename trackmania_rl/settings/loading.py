@@ -75,12 +75,12 @@ def values_in(config_file: Path) -> dict[str, Any]:
     if not layers[0]:
         raise SettingsError(f"{config_file} sets nothing: write name = value, as in {SHIPPED / 'config.py'}")
     while (based_on := layers[-1].pop(BASED_ON, None)) is not None:
-        told = f"{files[-1]}: {BASED_ON} = {based_on!r}"
+        where = f"{files[-1]}: {BASED_ON} = {based_on!r}"
         base = _beside_or_shipped(files[-1].parent, str(based_on))
         if not base.is_file():
-            raise SettingsError(f"{told}: there is no such file beside it or in {SHIPPED}")
+            raise SettingsError(f"{where}: there is no such file beside it or in {SHIPPED}")
         if base in files:
-            raise SettingsError(f"{told}: that file is based on this one")
+            raise SettingsError(f"{where}: that file is based on this one")
         files.append(base)
         layers.append(_names_set_by(base))
     for layer in reversed(layers):

@@ -202,7 +202,7 @@ def _toml(value: Any, indent: int = 0) -> str:
 # Reading.
 
 
-def read_own(
+def read_snapshot(
     run_folder: Path,
     overrides: Iterable[str] | Mapping[str, Any] = (),
     configuration: Settings | None = None,
@@ -298,7 +298,7 @@ class RunConfiguration:
             write_settings(self.folder.settings, self._asked(is_stretched=False))
             return
         text = _text_of(self.folder.settings)
-        written = read_own(self.folder.path, (), self.asked_for, is_stretched=False)
+        written = read_snapshot(self.folder.path, (), self.asked_for, is_stretched=False)
         if changes := changed_settings(written, self._own(is_stretched=False)):
             write_changes(self.folder.settings, {name: new for name, (_, new) in changes.items()}, text)
         if names := ", ".join(sorted(changed_settings(self.asked_for, self._own()))):
@@ -313,7 +313,7 @@ class RunConfiguration:
         return loading.settings_from_values(values, self._overrides, "the settings given", is_stretched)
 
     def _own(self, *, is_stretched: bool = True) -> Settings:
-        return read_own(self.folder.path, self._overrides, self.asked_for, is_stretched=is_stretched)
+        return read_snapshot(self.folder.path, self._overrides, self.asked_for, is_stretched=is_stretched)
 
 
 class LiveSettings:
@@ -348,7 +348,7 @@ class LiveSettings:
         if stamp is None or stamp == self._seen:
             return False
         try:
-            edited = read_own(self._file.parent, (), self.current)
+            edited = read_snapshot(self._file.parent, (), self.current)
             self._check(edited)
         except (UserError, OSError) as error:
             if stamp != self._refused:

@@ -194,7 +194,7 @@ class SimulatedRace:
             self._renderer = Renderer(self.track)
         car = self._car[0]
         return self._renderer.render(
-            car["position_m"], car["rotation"], car["ribbon_index"], width_px, height_px, self._passed_count
+            car["position_m"], car["rotation"], car["surface_index"], width_px, height_px, self._passed_count
         )
 
     def save_state(self) -> bytes:

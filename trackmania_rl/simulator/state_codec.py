@@ -154,7 +154,7 @@ def read_car(blob_words: npt.NDArray[np.uint32], section_count: int) -> npt.NDAr
     norm = float(np.linalg.norm(car[0]["quaternion"]))
     if abs(norm - 1.0) > _QUATERNION_NORM_TOLERANCE:
         raise StateBlobError(f"state blob whose quaternion has length {norm}; 1 expected")
-    section = int(car[0]["ribbon_index"])
+    section = int(car[0]["surface_index"])
     if not 0 <= section < section_count:
         raise StateBlobError(f"state blob whose car is at cross-section {section}; the road has {section_count}")
     return car

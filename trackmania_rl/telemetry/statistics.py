@@ -102,7 +102,7 @@ class RaceHistory:
         return True
 
     @property
-    def is_own(self) -> bool:
+    def is_custom_env(self) -> bool:
         """True if these are episodes of an own environment."""
         return self.progress_unit == "points"
 
@@ -252,9 +252,9 @@ class TrainingStatistics:
         return max(0.0, self.ends_at_s - self.clock())
 
     @property
-    def is_own(self) -> bool:
+    def is_custom_env(self) -> bool:
         """True if an own environment is played."""
-        return any(history.is_own for history in self._histories())
+        return any(history.is_custom_env for history in self._histories())
 
     @property
     def races_finished_total(self) -> int:

@@ -324,7 +324,7 @@ def _map_table(figures: TrainingStatistics) -> RenderableType:
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="cyan")
     table.add_column("map")  # the one column that wraps where the terminal is narrow
     table.add_column("", no_wrap=True)
-    for heading in EPISODE_HEADINGS if figures.is_own else RACE_HEADINGS:
+    for heading in EPISODE_HEADINGS if figures.is_custom_env else RACE_HEADINGS:
         table.add_column(heading, justify="right", no_wrap=True)
     for map_name, of_map in figures.maps.items():
         times = figures.reference_times.get(map_name)
@@ -351,7 +351,7 @@ def times_text(times: MedalTimes) -> str:
 
 def _history_cells(history: RaceHistory, times: MedalTimes | None) -> Iterator[RenderableType]:
     yield f"{history.n_races:,}"
-    if history.is_own:
+    if history.is_custom_env:
         yield from (format_return(history.recent.mean_return), _best(history, times), _last(history))
         yield f"{history.recent.mean_length:,.0f}"
         return
@@ -384,7 +384,7 @@ def _last(history: RaceHistory) -> str:
 
 
 def _progress(history: RaceHistory, distance_m: float) -> str:
-    return format_return(distance_m) if history.is_own else f"{distance_m:,.0f} {history.progress_unit}"
+    return format_return(distance_m) if history.is_custom_env else f"{distance_m:,.0f} {history.progress_unit}"
 
 
 class _MessageLines:
@@ -433,7 +433,7 @@ def _plain_map(map_name: str, of_map: MapStatistics, times: MedalTimes | None) -
     for kind, history in of_map.kinds.items():
         if history.n_races > 0:
             recent = f"{history.n_recent_finished}/{history.n_recent} finished"
-            if history.is_own:
+            if history.is_custom_env:
                 recent = f"return {format_return(history.recent.mean_return)}, length {history.recent.mean_length:,.0f}"
             best = f", best {_best(history, times)}" if history.is_one_track else ""
             kinds.append(f"{RACE_KINDS[kind]} {recent}{best}, last {_last(history)}")
@@ -446,7 +446,7 @@ def closing_text(figures: TrainingStatistics, folder: str, evaluate: str, resume
     if len(maps) > MOST_CLOSING_MAPS:
         maps[MOST_CLOSING_MAPS:] = [f"{len(maps) - MOST_CLOSING_MAPS} more maps"]
     lines = [f"{figures.races_total:,} races, {figures.frames_total:,} frames", *maps, f"run folder: {folder}"]
-    if figures.races_finished_total > 0 or figures.is_own:
+    if figures.races_finished_total > 0 or figures.is_custom_env:
         lines.append(f"evaluate and film: {evaluate}")
     lines.append(
         " ".join(["resume training: repeat the training command", *(f"with {option}" for option in resume_by)])
@@ -461,7 +461,7 @@ def _closing_best(name: str, of_map: MapStatistics, figures: TrainingStatistics)
         return f"{name}: {last.n_recent_finished} of the last {last.n_recent} races finished"
     best = min(histories, key=lambda history: (history.best_time_ms or math.inf, -history.furthest_m))
     result = _best(best, figures.reference_times.get(name))
-    if best.is_own:
+    if best.is_custom_env:
         return f"{name}: best return {result}"
     return f"{name}: {result}, not finished yet" if best.best_time_ms is None else f"{name}: best time {result}"
 

@@ -61,7 +61,7 @@ def line_from_blocks(challenge: Challenge, *, as_far_as_possible: bool = False) 
     if len(ways) > 1:
         shared = next(k for k, (one, other) in enumerate(zip(*ways, strict=False)) if one.leaves != other.leaves)
         part = ways[0][:shared]
-        gap = f"more than one way leads to the finish: they part in {_told(ways[0][shared].block)}"
+        gap = f"more than one way leads to the finish: they part in {_named(ways[0][shared].block)}"
     if not as_far_as_possible:
         raise BlockLineError(
             f"map {challenge.plain_name}: its blocks alone give no whole line: {gap}. Make the line from a replay, or "
@@ -102,7 +102,7 @@ class _RoadNetwork:
                     if road.leaves.heading == (Side.FRONT + gate.quarter_turns) % 4:
                         return road
                 raise BlockLineError(
-                    f"map {self._challenge.plain_name}: its start, {_told(gate)}, is not in the catalogue of road "
+                    f"map {self._challenge.plain_name}: its start, {_named(gate)}, is not in the catalogue of road "
                     "pieces: make the line from a replay"
                 )
         raise BlockLineError(f"map {self._challenge.plain_name}: it has no start block: make the line from a replay")
@@ -151,15 +151,15 @@ class _RoadNetwork:
                 cells = ", ".join(map(str, sorted(missed)))
                 return [*way, following[0]], f"the road reaches the finish past the checkpoints at cells {cells}"
             if _key(following[0]) in used:
-                return way, f"the road runs back into itself in {_told(following[0].block)}"
+                return way, f"the road runs back into itself in {_named(following[0].block)}"
             way.append(following[0])
             used.add(_key(following[0]))
         last = way[-1]
         passed = len(self._checkpoints & {road.block.cell for road in way})
         reached = f"after {_length_m(way):.0f} m and {passed} of {len(self._checkpoints)} checkpoints"
         if following:
-            return way, f"{reached} the road branches in {_told(following[0].block)}"
-        return way, f"{reached} the road ends behind {_told(last.block)}: {self._what_is_beyond(last.leaves)}"
+            return way, f"{reached} the road branches in {_named(following[0].block)}"
+        return way, f"{reached} the road ends behind {_named(last.block)}: {self._what_is_beyond(last.leaves)}"
 
     def _next_roads(self, road: Road) -> list[Road]:
         return self._entering.get(road.leaves.opposite, [])
@@ -173,7 +173,7 @@ class _RoadNetwork:
             block = self._grid.at((x, layer, z))
             if block is not None:
                 has_road = "has no road that meets it" if lanes_of(block) else "has no way of its own in the catalogue"
-                return f"{_told(block)} is next, which {has_road}"
+                return f"{_named(block)} is next, which {has_road}"
         return f"no road piece is at the next cell, {(x, y, z)} (a jump, or open ground)"
 
 
@@ -201,5 +201,5 @@ def _key(road: Road) -> tuple[tuple[int, int, int], str, int]:
     return road.block.cell, road.block.name, road.lane
 
 
-def _told(block: Block) -> str:
+def _named(block: Block) -> str:
     return f"{block.name} at cell {block.cell}"

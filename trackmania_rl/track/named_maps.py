@@ -181,16 +181,16 @@ def _map_of(name: str, settings: Settings, maps_folder: Path) -> dict[str, Any]:
 
 def _track(name: str, settings: Settings, maps_folder: Path) -> dict[str, Any]:
     if is_challenge_file(Path(name)):
-        own_name = as_file_name(Path(name).name[: -len(CHALLENGE_SUFFIX)]) or "NAME"
+        track_name = as_file_name(Path(name).name[: -len(CHALLENGE_SUFFIX)]) or "NAME"
         raise UserError(
-            f"--map {name}: a map of the real game; make a track of it with {_how_to_add(name, own_name)}, and train "
-            f"with --map {own_name}"
+            f"--map {name}: a map of the real game; make a track of it with {_how_to_add(name, track_name)}, and train "
+            f"with --map {track_name}"
         )
     try:
         track_file = find_track_file(name, maps_folder)
     except UserError as error:
         hint = f"a map of your own is added with {_how_to_add()}"
-        raise UserError(f"--map {error}, the configuration's {_own_names(settings)}; {hint}") from error
+        raise UserError(f"--map {error}, the configuration's {_map_names(settings)}; {hint}") from error
     line_file = reference_line_file(track_file)
     files = {"map_path": track_file, "reference_line": line_file}
     return {"map_name": track_file.stem, **{key: _in_folder(file, maps_folder) for key, file in files.items()}}
@@ -205,7 +205,7 @@ def _real_map(name: str, settings: Settings, maps_folder: Path) -> dict[str, Any
     missing = [str(file) for file in (map_file, line_file) if not file.is_file()]
     if missing:
         raise UserError(
-            f"--map {name}: not among the configuration's maps ({_own_names(settings)}), and there is no "
+            f"--map {name}: not among the configuration's maps ({_map_names(settings)}), and there is no "
             f"{' and no '.join(missing)}; add it with {_how_to_add()} --insert --config config_files/config_tmnf.py"
         )
     return {"map_name": stem, "map_path": map_file.name, "reference_line": line_file.name}
@@ -216,7 +216,7 @@ def _how_to_add(map_file: str = "MAP.Challenge.Gbx", name: str = "NAME") -> str:
     return f"{command_line_of('tools/maps')} add {words}"
 
 
-def _own_names(settings: Settings) -> str:
+def _map_names(settings: Settings) -> str:
     return ", ".join(dict.fromkeys(entry.map_name for entry in settings.game.map_cycle))
 
 

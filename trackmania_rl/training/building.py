@@ -49,13 +49,13 @@ def make_memory(settings: Settings, spaces: Spaces, seeds: SeedTree) -> MiniRace
         device = pick_replay_device(
             pick_device(settings.run.torch_device),
             settings.replay.memory_size_schedule,
-            spaces.n_own_floats,
+            spaces.n_row_floats,
             spaces.image_size_px,
             spaces.action_shape,
         )
     buffer, buffer_test = make_buffers(
         settings.replay,
-        n_floats=spaces.n_own_floats,
+        n_floats=spaces.n_row_floats,
         image_size_px=spaces.image_size_px,
         device=device,
         generator=torch.Generator(device).manual_seed(seeds.integer("replay")),

@@ -49,7 +49,7 @@ from trackmania_rl.settings import (
 )
 from trackmania_rl.settings.groups import DEFAULTS, RewardSettings
 from trackmania_rl.settings.run_folder import SETTINGS_FILE, is_run
-from trackmania_rl.settings.snapshot import read_own
+from trackmania_rl.settings.snapshot import read_snapshot
 from trackmania_rl.training.finite_numbers import in_few_words, not_finite_tensors
 
 log = logging.getLogger(__name__)
@@ -104,7 +104,7 @@ def load_run_settings(run_folder: Path) -> Settings:
     if not is_run(run_folder):
         file = run_folder / SETTINGS_FILE
         raise UserError(f"{run_folder} is no run folder: {file} is missing (a training writes it in its first seconds)")
-    return read_own(run_folder)
+    return read_snapshot(run_folder)
 
 
 def load_weights(source: Path, settings: Settings) -> Learned:

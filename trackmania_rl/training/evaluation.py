@@ -27,7 +27,7 @@ from trackmania_rl.errors import UserError, one_line
 from trackmania_rl.games.gymnasium_games import GymnasiumGames
 from trackmania_rl.games.protocol import GameIds, Games, Received, rollout
 from trackmania_rl.games.race_games import make_games_builder
-from trackmania_rl.games.stepped_envs import History, own_action, own_state
+from trackmania_rl.games.stepped_envs import History, env_action, state_of_observation
 from trackmania_rl.race.actions import FORWARD, PEDALS
 from trackmania_rl.race.policy import ELAPSED_ACTIONS_FLOAT, BatchDecision, Policy, PolicyDecision
 from trackmania_rl.race.race import Race, RaceFacts
@@ -75,7 +75,7 @@ class TrainedDriver:
             UserError: if it is an observation of another configuration, or views need earlier ones (`begin_episode`).
         """
         spaces = self.spaces
-        if spaces.own_observation is not None:
+        if spaces.custom_observation is not None:
             if spaces.views.n_input_floats + spaces.views.rows_back > 0:
                 raise UserError(
                     "act: views show the driver earlier states and actions, which one observation does not hold; call "
@@ -115,8 +115,8 @@ class TrainedDriver:
         """
         if not deterministic:
             raise UserError("predict: a driver is greedy; call predict(observation, deterministic=True)")
-        own = self.spaces.own_observation
-        shape = (self.spaces.n_floats,) if own is None else own.shape
+        space = self.spaces.custom_observation
+        shape = (self.spaces.n_floats,) if space is None else space.shape
         floats = observation if isinstance(observation, np.ndarray) else observation["floats"]
         if shape is None or floats.ndim == len(shape):
             return np.asarray(self.act(observation)), None
@@ -127,20 +127,20 @@ class TrainedDriver:
     def begin_episode(self) -> Callable[[Any], int | npt.NDArray[np.float32]]:
         """Return `act` for one episode, which keeps the earlier states and actions that views show."""
         episode = History()
-        if self.spaces.own_observation is None:  # observations of races have their views
+        if self.spaces.custom_observation is None:  # observations of races have their views
             return self.act
 
         def act(observation: Any) -> Any:
             try:
-                frame, floats = own_state(self.spaces, observation)
+                frame, floats = state_of_observation(self.spaces, observation)
             except (TypeError, ValueError, LookupError) as error:
-                space = self.spaces.own_observation
+                space = self.spaces.custom_observation
                 raise UserError(f"act: the driver takes an observation of {space}: {one_line(error)}") from error
             episode.frames.append(frame)
             episode.floats.append(floats)
             action = self._decide(*episode.newest(self.spaces.views))
             episode.actions.append(action)
-            return own_action(self.spaces, action)
+            return env_action(self.spaces, action)
 
         return act
 
@@ -337,8 +337,8 @@ def greedy_after(forced: npt.NDArray[Any], actor: Actor) -> Policy:
 
     def act(frame: npt.NDArray[np.uint8], floats: npt.NDArray[np.float32]) -> PolicyDecision:
         decision = actor.act_batch(frame[np.newaxis], floats[np.newaxis])
-        own = decision.actions[0]
-        action = next(waiting, own)
-        return PolicyDecision(action, bool(np.all(action == own)), decision.q_values[0])
+        decided = decision.actions[0]
+        action = next(waiting, decided)
+        return PolicyDecision(action, bool(np.all(action == decided)), decision.q_values[0])
 
     return act

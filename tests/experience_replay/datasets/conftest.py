@@ -64,7 +64,7 @@ def random_race(n_actions: int, seed: int, spaces: Spaces, *, is_finished: bool)
     actions = rng.integers(0, N_ACTIONS, n_actions) if is_choice else rng.uniform(-1, 1, (n_actions, 2))
     columns: dict[str, Any] = {
         "frames": rng.integers(0, 256, (n_actions + 1, 1, *spaces.image_size_px), dtype=np.uint8),
-        "state_float": rng.standard_normal((n_actions + 1, spaces.n_own_floats)).astype(np.float32),
+        "state_float": rng.standard_normal((n_actions + 1, spaces.n_row_floats)).astype(np.float32),
         "actions": actions.astype(spaces.action_dtype),
         "action_was_greedy": rng.random(n_actions) < 0.7,
     }
@@ -92,7 +92,7 @@ def fill_memory(default_settings: Settings, replay_settings: ReplaySettings) -> 
     def make(spaces: Spaces) -> MiniRaceReplayBuffer:
         buffer, _ = make_buffers(
             replay_settings,
-            n_floats=spaces.n_own_floats,
+            n_floats=spaces.n_row_floats,
             image_size_px=spaces.image_size_px,
             device="cpu",
             generator=torch.Generator().manual_seed(0),

@@ -27,7 +27,7 @@ def test_a_game_in_this_process_draws_the_view_from_behind_the_car(make_env, tra
     assert (shown != first).any()
     car = env.races.games._cars.cars[0]
     drawn = Renderer(load_track(Path(tracks["straight"]))).render(
-        car["position_m"], car["rotation"], car["ribbon_index"], 320, 240
+        car["position_m"], car["rotation"], car["surface_index"], 320, 240
     )
     np.testing.assert_array_equal(shown, cv2.cvtColor(drawn, cv2.COLOR_BGRA2RGB))
     assert env.metadata["render_fps"] == 20

@@ -42,7 +42,7 @@ from trackmania_rl.simulator.tracks.world import (
 )
 
 World = Road | SurfaceMesh
-"""World that cars drive on. Both have `records`; a car's `ribbon_index` is the number of one."""
+"""World that cars drive on. Both have `records`; a car's `surface_index` is the number of one."""
 
 
 def collide(car: CarRecord, parameters: ParametersRecord, world: World) -> None:
@@ -60,8 +60,8 @@ def _compiled_collide(car: types.Type, parameters: types.Type, world: types.Type
 @inner
 def _collide_with_ribbon(car: CarRecord, parameters: ParametersRecord, sections: npt.NDArray[np.void]) -> None:
     position = car.position_m
-    place = locate(sections, car.ribbon_index, position[0], position[1], position[2])
-    car.ribbon_index = place.section
+    place = locate(sections, car.surface_index, position[0], position[1], position[2])
+    car.surface_index = place.section
     car.station_m = place.station_m
     begin_pass(car)
     for wheel in range(WHEELS):
@@ -79,7 +79,7 @@ def _collide_wheel(car: CarRecord, parameters: ParametersRecord, sections: npt.N
     x = car.position_m[0] + x
     y = car.position_m[1] + y
     z = car.position_m[2] + z
-    place = locate(sections, car.ribbon_index, x, y, z)
+    place = locate(sections, car.surface_index, x, y, z)
     car.wheel_has_ground_contact[wheel] = 0
     car.wheel_material[wheel] = 0
     ground = ground_at(sections, place)

@@ -222,7 +222,7 @@ def _collide_wheel(
             surface = faces[ground.face].surface
             car.wheel_material[wheel] = surface
             if surface in (_TURBO, _TURBO2, _ROULETTE):
-                car.ribbon_index = ground.face  # the face whose pad pushes
+                car.surface_index = ground.face  # the face whose pad pushes
     if wall.depth_m > 0.0:
         arm = touching_arm(parameters, center, radii_m, wall.normal, extent(radii_m, wall.normal))
         touch_wall(car, parameters, arm, wall.normal, wall.depth_m)

@@ -161,7 +161,7 @@ def _with_braking_zones(speed_m_s: FloatArray, braking_m_s2: FloatArray) -> Floa
 def _wanted_steer(car, ribbon: Ribbon, settings: DriverSettings, speed: float) -> float:  # type: ignore[no-untyped-def]
     """Return the share of full steering towards the point ahead, positive to the left."""
     ahead_m = max(settings.lookahead_min_m, settings.lookahead_s * speed)
-    here = car[0].ribbon_index
+    here = car[0].surface_index
     there = min(here + int(ahead_m / RIBBON_SPACING_M), ribbon.station_m.shape[0] - 1)
     turn_x = ribbon.forward[there, 0] * ribbon.left[here, 0] + ribbon.forward[there, 2] * ribbon.left[here, 2]
     inside_m = settings.inside_share * ribbon.half_width_m[there] * min(max(2.0 * turn_x, -1.0), 1.0)
@@ -191,7 +191,7 @@ def _drive(  # type: ignore[no-untyped-def]
     steer_debt = 0.0
     for decision in range(log.shape[0]):
         entry = log[decision]
-        here = car[0].ribbon_index
+        here = car[0].surface_index
         away_m = car[0].position_m - ribbon.center_m[here]
         speed = math.sqrt(np.sum(car[0].velocity_m_s.astype(np.float64) ** 2))
         entry.position_m[:] = car[0].position_m

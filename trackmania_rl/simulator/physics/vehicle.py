@@ -90,7 +90,7 @@ def _vehicle_above_road(track: Track, station_m: float, height_m: float) -> npt.
     position_m = ribbon.center_m[section] + height_m * ribbon.up[section]
     car = _placed_vehicle(position_m, rotation)
     place = locate(ribbon.records, section, *(float(x) for x in car["position_m"][0]))
-    car["ribbon_index"] = place.section
+    car["surface_index"] = place.section
     car["station_m"] = place.station_m
     return car
 
@@ -203,7 +203,7 @@ def _apply_surface_effects(car: CarRecord, parameters: ParametersRecord, world: 
         if material == _FREE_WHEEL:
             car.is_freewheeling = 1
         elif material in (_TURBO, _ROULETTE, _TURBO2):
-            pad = world.records[car.ribbon_index].forward
+            pad = world.records[car.surface_index].forward
             rotation = car.rotation
             along = pad[0] * rotation[0, 2] + pad[1] * rotation[1, 2] + pad[2] * rotation[2, 2]
             factor = parameters.turbo_factor

@@ -44,7 +44,7 @@ VEHICLE_DTYPE = np.dtype(
         ("has_any_lateral_contact", np.int32),  # 0/1: a wheel touched a wall in the last collision pass
         ("last_lateral_contact_time_ms", np.int32),  # by clock_ms; NEVER_MS for never
         ("clock_ms", np.int32),
-        ("ribbon_index", np.int32),  # cross-section at or before the car
+        ("surface_index", np.int32),  # cross-section at or before the car
         ("station_m", np.float32),  # arc length along the line, 0 at the start
     ]
 )

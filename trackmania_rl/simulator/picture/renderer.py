@@ -103,12 +103,12 @@ def _add_track(
     camera: Camera,
     position_m: npt.NDArray[np.float64],
     rotation: npt.NDArray[np.float64],
-    ribbon_index: int,
+    surface_index: int,
     passed_checkpoints: int,
 ) -> None:
     canvas = easel.canvas
     mesh = easel.mesh
-    car_section = min(max(ribbon_index, 0), scenery.ribbon.station_m.shape[0] - 1)
+    car_section = min(max(surface_index, 0), scenery.ribbon.station_m.shape[0] - 1)
     add_shadow(mesh, scenery.ribbon, car_section, position_m, rotation)
     add_gates(mesh, scenery, camera, car_section, passed_checkpoints)
     half_width_per_m = 0.5 * canvas.pixels.shape[1] / canvas.focal_px
@@ -121,7 +121,7 @@ def _add_world(
     camera: Camera,
     position_m: npt.NDArray[np.float64],
     rotation: npt.NDArray[np.float64],
-    ribbon_index: int,
+    surface_index: int,
     passed_checkpoints: int,
 ) -> None:
     canvas = easel.canvas
@@ -136,7 +136,7 @@ def _add_scene(
     camera: Camera,
     position_m: npt.NDArray[np.float64],
     rotation: npt.NDArray[np.float64],
-    ribbon_index: int,
+    surface_index: int,
     passed_checkpoints: int,
 ) -> None:
     """Add all but the car to the easel's mesh; the kind of scene is chosen at compile time."""
@@ -145,7 +145,7 @@ def _add_scene(
 
 @overload(_add_scene, strict=False)
 def _compiled_add_scene(
-    easel: Any, scene: Any, camera: Any, position_m: Any, rotation: Any, ribbon_index: Any, passed_checkpoints: Any
+    easel: Any, scene: Any, camera: Any, position_m: Any, rotation: Any, surface_index: Any, passed_checkpoints: Any
 ) -> Any:
     return _add_world if scene.instance_class is BlockScene else _add_track
 
@@ -156,7 +156,7 @@ def _draw_picture(
     scene: Scenery | BlockScene,
     position_m: npt.NDArray[np.float64],
     rotation: npt.NDArray[np.float64],
-    ribbon_index: int,
+    surface_index: int,
     passed_checkpoints: int,
 ) -> bool:
     """Draw a picture; return whether the pose is possible for a car."""
@@ -170,7 +170,7 @@ def _draw_picture(
     mesh = easel.mesh
     camera = chase_camera(position_m, rotation)
     mesh.counts[:] = 0
-    _add_scene(easel, scene, camera, position_m, rotation, ribbon_index, passed_checkpoints)
+    _add_scene(easel, scene, camera, position_m, rotation, surface_index, passed_checkpoints)
     draw_background(canvas, camera, mesh.palette, scene.ground_height_m)
     _paste(canvas, easel.car)
     draw_mesh(canvas, mesh, camera)
@@ -199,7 +199,7 @@ def _draw_gray_pictures(
             position[axis] = car.position_m[axis]
             for other in range(3):
                 rotation[axis, other] = car.rotation[axis, other]
-        if not _draw_picture(easel, scene, position, rotation, car.ribbon_index, passed_checkpoints[race]):
+        if not _draw_picture(easel, scene, position, rotation, car.surface_index, passed_checkpoints[race]):
             return race
         frame = frames[race, rows[race]]
         for row in range(height_px):
@@ -224,7 +224,7 @@ class Renderer:
         self,
         position_m: npt.ArrayLike,
         rotation: npt.ArrayLike,
-        ribbon_index: int,
+        surface_index: int,
         width_px: int,
         height_px: int,
         passed_checkpoints: int = 0,
@@ -234,7 +234,7 @@ class Renderer:
         Args:
             position_m: (3,), the car's origin in the world.
             rotation: (3, 3), car to world; columns are the car's left, up and forward.
-            ribbon_index: cross-section at the car, clipped to the ribbon; unused for worlds of blocks.
+            surface_index: cross-section at the car, clipped to the ribbon; unused for worlds of blocks.
             width_px: 1..4096.
             height_px: 1..4096.
             passed_checkpoints: number of checkpoints from the start that are drawn as passed.
@@ -253,7 +253,7 @@ class Renderer:
             raise ValueError(f"the pose has the shapes {position.shape} and {turn.shape}: give (3,) and (3, 3)")
         frame = np.empty((height_px, width_px), dtype=np.uint32)
         easel = self._color_easel._replace(canvas=self._color_easel.canvas._replace(pixels=frame))
-        if not _draw_picture(easel, self._scene, position, turn, int(ribbon_index), passed_checkpoints):
+        if not _draw_picture(easel, self._scene, position, turn, int(surface_index), passed_checkpoints):
             raise _no_pose(position, turn)
         return frame.view(np.uint8).reshape(height_px, width_px, 4)
 

@@ -243,8 +243,8 @@ def ground_under(mesh: SurfaceMesh, x: float, y: float, z: float, most_m: float)
 
 STEP_M: Final = 0.5
 MOST_M: Final = 16.0  # to each side: half of a block, as of the widest road without borders
-LOOK_FROM_M: Final = 0.5  # above the road; a nearer surface is a wall
-LOOK_DOWN_M: Final = 1.5
+PROBE_FROM_M: Final = 0.5  # above the road; a nearer surface is a wall
+PROBE_DEPTH_M: Final = 1.5
 """A deeper road counts as none. Half of it, less than a border's thickness, is the reach back through faces."""
 STEEPEST: Final = 0.7  # cosine between the road's normal and that of road beside it; steeper is a wall
 FOLD_M: Final = 0.25
@@ -283,7 +283,7 @@ def measure_road(ribbon: Ribbon, mesh: SurfaceMesh) -> RoadProfile:
 @compiled
 def _measure(mesh: SurfaceMesh, ribbon: Ribbon, measured: RoadProfile) -> None:
     for section in range(len(ribbon.station_m)):
-        under = _look(mesh, ribbon, section, 0.0)
+        under = _ground_at(mesh, ribbon, section, 0.0)
         if not under.exists:
             continue
         measured.has_road[section] = True
@@ -301,12 +301,12 @@ def _border(mesh: SurfaceMesh, ribbon: Ribbon, section: int, side: float, materi
     up = ribbon.up[section]
     while reached_m < MOST_M:
         aside_m = reached_m + STEP_M
-        seen = _look(mesh, ribbon, section, side * aside_m)
+        seen = _ground_at(mesh, ribbon, section, side * aside_m)
         beyond = _what_is_at(seen, up, material)
         if beyond == _WALL:
             return aside_m + seen.height_m, beyond
         if beyond != _ROAD:
-            further = _look(mesh, ribbon, section, side * (aside_m + FOLD_M))
+            further = _ground_at(mesh, ribbon, section, side * (aside_m + FOLD_M))
             if _what_is_at(further, up, material) != _ROAD:
                 return reached_m, beyond
         reached_m = aside_m
@@ -324,6 +324,6 @@ def _what_is_at(ground: Ground, up: npt.NDArray[np.float64], material: int) -> i
 
 
 @inner
-def _look(mesh: SurfaceMesh, ribbon: Ribbon, section: int, aside_m: float) -> Ground:
-    place_m = ribbon.center_m[section] + aside_m * ribbon.left[section] + LOOK_FROM_M * ribbon.up[section]
-    return ground_under(mesh, place_m[0], place_m[1], place_m[2], LOOK_DOWN_M)
+def _ground_at(mesh: SurfaceMesh, ribbon: Ribbon, section: int, aside_m: float) -> Ground:
+    place_m = ribbon.center_m[section] + aside_m * ribbon.left[section] + PROBE_FROM_M * ribbon.up[section]
+    return ground_under(mesh, place_m[0], place_m[1], place_m[2], PROBE_DEPTH_M)

@@ -104,7 +104,7 @@ class _DrivenAgain:
         car, passed_count = self._batch.cars[0], int(self._batch.passed_count[0])
         with _drawing:
             drawn = self._track.renderer.render(
-                car["position_m"], car["rotation"], car["ribbon_index"], width_px, height_px, passed_count
+                car["position_m"], car["rotation"], car["surface_index"], width_px, height_px, passed_count
             )
         return np.ascontiguousarray(drawn[:, :, 2::-1])
 

@@ -13,7 +13,7 @@ from trackmania_rl.games.race_games import check_edited_maps
 from trackmania_rl.settings import Settings, changed_settings
 from trackmania_rl.settings.descriptions import settings_rows
 from trackmania_rl.settings.run_folder import RunFolder
-from trackmania_rl.settings.snapshot import edit_setting, read_own, stamp_of
+from trackmania_rl.settings.snapshot import edit_setting, read_snapshot, stamp_of
 from trackmania_rl.telemetry.live import LiveCar, LiveRace, LiveReader
 from trackmania_rl.telemetry.page.curves import Curve, FigureCurves, LogMessages, Point, RaceCurves
 from trackmania_rl.telemetry.page.races import WatchedRaces, race_sections
@@ -216,7 +216,7 @@ class RunPage:
                 news["figures"]["names"] = sorted(self._figures)
 
     def _read_settings(self) -> None:
-        self._settings, self._in_file = read_own(self.run.path), read_own(self.run.path, is_stretched=False)
+        self._settings, self._in_file = read_snapshot(self.run.path), read_snapshot(self.run.path, is_stretched=False)
         self._medals_ms: dict[str, dict[str, int]] = {}
         with contextlib.suppress(UserError):  # a map's file is damaged
             times = load_reference_times(self._settings.game.map_cycle, self._maps_folder(self._settings))

@@ -14,7 +14,7 @@ from trackmania_rl.errors import UserError
 from trackmania_rl.files import read_npy
 from trackmania_rl.places import command_line_of
 from trackmania_rl.settings.run_folder import RunFolder, is_run
-from trackmania_rl.settings.snapshot import SETTINGS_FILE, read_own
+from trackmania_rl.settings.snapshot import SETTINGS_FILE, read_snapshot
 from trackmania_rl.telemetry.diagnostics import list_pictures
 from trackmania_rl.telemetry.learning_summary import iterate_races
 from trackmania_rl.telemetry.run_status import read_status
@@ -55,7 +55,7 @@ def find_run(name: str | None, save_folder: Path) -> RunFolder:
     folder = _newest(save_folder) if name is None else _named(name, save_folder)
     run = RunFolder.at(folder.resolve())
     try:
-        read_own(run.path)
+        read_snapshot(run.path)
     except UserError as error:
         raise UserError(
             f"{folder} is a run of another version, or its settings were edited wrongly: {error}"

@@ -193,7 +193,7 @@ class GameKeeper:
             if self._attempt is None:
                 self._attempt = self._connect(self.port)
                 game.listens, game.error = True, None
-            greeting = self._attempt.look(() if game.has_greeted else self._launcher.commands_on_connect)
+            greeting = self._attempt.poll(() if game.has_greeted else self._launcher.commands_on_connect)
         except GameError as error:  # not listening yet, or taken by a collector
             game.error = error
             self._drop_attempt()

@@ -70,7 +70,7 @@ class GreetingAttempt:
         self._link = TMInterface(port, ANSWERS_WITHIN_S, connect_within_s=0.0)
         self.local_port = self._link.local_port
 
-    def look(self, commands: Sequence[str] = ()) -> Greeting | None:
+    def poll(self, commands: Sequence[str] = ()) -> Greeting | None:
         """Poll for the greeting. When it has come, run console commands in the game and close the connection.
 
         Returns:
@@ -101,7 +101,7 @@ def greet(port: int, within_s: float) -> Greeting:
     """Wait for a game's greeting. Raise `GameError` if no process listens or greets in time."""
     deadline_s = time.monotonic() + within_s
     with contextlib.closing(GreetingAttempt(port)) as attempt:
-        while (greeting := attempt.look()) is None:
+        while (greeting := attempt.poll()) is None:
             if time.monotonic() > deadline_s:
                 raise GameTimeoutError(f"the game at port {port} does not greet within {within_s:g} s")
         return greeting
