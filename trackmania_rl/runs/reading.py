@@ -115,8 +115,8 @@ def load_checkpoint(path: Path, with_rows: bool = True) -> LoadedCheckpoint | No
             return replace(loaded, damaged=tuple(damaged))
     newest = folders[0]
     raise CheckpointError(
-        f"{_described(newest, problems[newest])}. None of the {len(folders)} checkpoints in {newest.parent} is whole: put "
-        f"back a copy of yours, or {ANOTHER_RUN}"
+        f"{_described(newest, problems[newest])}. None of the {len(folders)} checkpoints in {newest.parent} is whole: "
+        f"put back a copy of yours, or {ANOTHER_RUN}"
     )
 
 
