@@ -11,18 +11,18 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from trackmania_rl.drivers.evaluation import evaluate_map, load_driver
 from trackmania_rl.experience_replay.dataset_environments import environment_spec
 from trackmania_rl.experience_replay.episodes import EpisodeForm
 from trackmania_rl.experience_replay.minari_files import write_dataset
 from trackmania_rl.games.in_process import InProcessGames
-from trackmania_rl.places import PROJECT_FOLDER
+from trackmania_rl.paths import PROJECT_FOLDER
 from trackmania_rl.race.rewards import RaceReward
 from trackmania_rl.race.spaces import race_spaces
 from trackmania_rl.run import train
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import load_settings
 from trackmania_rl.track.named_maps import map_entries
-from trackmania_rl.training.evaluation import evaluate_map, load_driver
 from trackmania_rl.training.recording import policies_of_inputs, record_races
 
 CONFIG = PROJECT_FOLDER / "config_files" / "config.py"

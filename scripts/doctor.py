@@ -32,7 +32,7 @@ from trackmania_rl.cli import (
     worker_token,
 )
 from trackmania_rl.errors import ExitCode
-from trackmania_rl.places import PROJECT_FOLDER, WORKING_FOLDER
+from trackmania_rl.paths import PROJECT_FOLDER, WORKING_FOLDER
 from trackmania_rl.start import INSTALL
 
 if TYPE_CHECKING:

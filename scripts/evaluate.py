@@ -43,7 +43,7 @@ from trackmania_rl.cli import (
     writing,
 )
 from trackmania_rl.errors import UserError
-from trackmania_rl.places import (
+from trackmania_rl.paths import (
     PROJECT_FOLDER,
     WORKING_FOLDER,
     shown_path,
@@ -60,9 +60,9 @@ from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
+    from trackmania_rl.drivers.evaluation import MapEvaluation, TrainedDriver
     from trackmania_rl.gbx.challenge import MedalTimes
     from trackmania_rl.settings import MapEntry
-    from trackmania_rl.training.evaluation import MapEvaluation, TrainedDriver
 
 
 @command
@@ -104,7 +104,7 @@ def evaluate(arguments: argparse.Namespace) -> None:
     if not arguments.run.exists():
         raise UserError(f"{arguments.run}: there is no such run folder or driver's file{known_runs()}")
     # Slow imports.
-    from trackmania_rl.training.evaluation import load_driver
+    from trackmania_rl.drivers.evaluation import load_driver
 
     import torch
 
@@ -138,10 +138,10 @@ def evaluate_maps(
     Raises:
         UserError: if a map or the game can't be used.
     """
+    from trackmania_rl.drivers.evaluation import evaluate_map
     from trackmania_rl.games.race_games import make_race_games
     from trackmania_rl.track.game_map import load_reference_times
     from trackmania_rl.track.named_maps import map_entries
-    from trackmania_rl.training.evaluation import evaluate_map
 
     maps_folder = PROJECT_FOLDER / driver.settings.game.maps_folder
     entries = map_entries(driver.settings, maps_folder, arguments.map, output / "generated_tracks")
@@ -197,7 +197,7 @@ def evaluate_environment(
     Raises:
         UserError: if the environment renders nothing for --video, or --map is given.
     """
-    from trackmania_rl.training.evaluation import evaluate_environment as drive
+    from trackmania_rl.drivers.evaluation import evaluate_environment as drive
 
     if arguments.map:
         raise UserError(f"--map {arguments.map[0]}: {driver.settings.game.games} has no maps; leave it out")
@@ -232,7 +232,7 @@ def evaluate_environment(
 
 def known_runs() -> str:
     """List the existing runs for an error message."""
-    from trackmania_rl.settings.run_folder import is_run
+    from trackmania_rl.runs.folder import is_run
 
     runs = sorted(folder for folder in (WORKING_FOLDER / "save").glob("*") if is_run(folder))
     return f"; the runs here are {', '.join(map(shown_path, runs))}" if runs else "; a training makes save/{run_name}"

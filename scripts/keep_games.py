@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # if not instal
 
 from trackmania_rl.cli import add_configuration_arguments, command, end_in_order_when_terminated, port, whole_number
 from trackmania_rl.multiprocess.supervisor import RestartPolicy, Supervisor
-from trackmania_rl.places import PROJECT_FOLDER
+from trackmania_rl.paths import PROJECT_FOLDER
 from trackmania_rl.settings import load_settings
 from trackmania_rl.tmi_interaction.launchers import make_launcher
 from trackmania_rl.tmi_interaction.launchers.keeper import GameKeeper, clients_by_port

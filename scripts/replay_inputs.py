@@ -17,7 +17,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # if not installed
 
 from trackmania_rl.cli import add_video_options, command, end_in_order_when_terminated, mp4_file, port, writing
-from trackmania_rl.places import PROJECT_FOLDER
+from trackmania_rl.paths import PROJECT_FOLDER
 from trackmania_rl.protocol.input_script import read_input_script, write_input_script
 from trackmania_rl.simulator.tracks.track_file import find_track_file
 from trackmania_rl.telemetry.films import film_script

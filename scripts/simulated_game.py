@@ -16,7 +16,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # if not installed
 
-from trackmania_rl.places import PROJECT_FOLDER
+from trackmania_rl.paths import PROJECT_FOLDER
 from trackmania_rl.simulator.server.game import SimulatedGame
 from trackmania_rl.simulator.server.server import UNLIMITED_SPEED, GameServer
 from trackmania_rl.simulator.tracks.track_file import TrackFileError

@@ -25,7 +25,7 @@ from trackmania_rl.cli import (
     whole_number,
     worker_token,
 )
-from trackmania_rl.places import CONFIG_FILES, PROJECT_FOLDER, WORKING_FOLDER
+from trackmania_rl.paths import CONFIG_FILES, PROJECT_FOLDER, WORKING_FOLDER
 from trackmania_rl.settings import load_settings
 
 

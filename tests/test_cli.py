@@ -15,7 +15,7 @@ from trackmania_rl.cli import (
     worker_token,
 )
 from trackmania_rl.errors import PassingError, UserError
-from trackmania_rl.places import git_revision, program_version
+from trackmania_rl.paths import git_revision, program_version
 from trackmania_rl.settings import load_settings
 from trackmania_rl.tmi_interaction.launchers.launcher import PortInUseError
 from trackmania_rl.tmi_interaction.tminterface2 import GameTimeoutError
@@ -132,7 +132,7 @@ def test_the_version_and_the_commit_are_told(repository_root):
 
 
 def test_a_copy_without_pyproject_has_the_installed_version(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("trackmania_rl.places.SHIPPED_FOLDER", tmp_path)
+    monkeypatch.setattr("trackmania_rl.paths.SHIPPED_FOLDER", tmp_path)
     assert program_version.__wrapped__()  # a checkpoint of that copy names one, "unknown" if there is none
     revision = git_revision()
     assert revision is None or re.fullmatch(r"[0-9a-f]{40,64}(-changed)?", revision)

@@ -11,7 +11,7 @@ import pytest
 from trackmania_rl import compiled
 from trackmania_rl.compiled import KEPT_FOR_S, compiler_for
 from trackmania_rl.errors import UserError
-from trackmania_rl.places import user_folder
+from trackmania_rl.paths import user_folder
 
 
 def _made_ago(folder, seconds):

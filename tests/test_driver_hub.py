@@ -6,10 +6,10 @@ from unittest import mock
 import pytest
 import torch
 
+from trackmania_rl.drivers.driver_file import DriverFile, DriverFileError, DriverTrack, write_driver
+from trackmania_rl.drivers.hub import pull_driver, push_driver
 from trackmania_rl.errors import UserError
 from trackmania_rl.race.spaces import race_spaces
-from trackmania_rl.runs.driver_file import DriverFile, DriverFileError, DriverTrack, write_driver
-from trackmania_rl.runs.driver_hub import pull_driver, push_driver
 from trackmania_rl.settings import load_settings
 
 

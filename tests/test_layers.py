@@ -16,18 +16,17 @@ LAYERS = (
         "seeds",
         "errors",
         "files",
-        "cli",
         "compiled",
         "parts",
-        "places",
+        "paths",
         "start",
         "processes",
     ),
     ("schedules", "gbx", "protocol"),
     ("race", "track", "simulator.*"),
     ("agents", "experience_replay", "buffer_management", "buffer_utilities", "tmi_interaction", "simulator.server"),
-    ("channels", "games", "telemetry", "runs", "experience_replay.dataset_environments"),
-    ("training",),
+    ("channels", "cli", "games", "telemetry", "runs", "experience_replay.dataset_environments"),
+    ("training", "drivers"),
     ("run", "multiprocess", "doctor", "migration", "telemetry.page", "__main__", "__init__"),
 )
 """Lowest first. `x.*` is every module of x that no later layer names."""
@@ -41,6 +40,7 @@ FORBIDDEN = {
     "race": ("torch", "torchrl", "tensordict"),
     "track": ("torch",),
     "training": ("multiprocessing", "socket"),
+    "drivers": ("multiprocessing", "socket"),
     "experience_replay": ("trackmania_rl.buffer_management", "trackmania_rl.buffer_utilities"),  # its two faces
 }
 

@@ -48,7 +48,7 @@ def __getattr__(name: str) -> Any:
 
         return train
     if name == "__version__":
-        from trackmania_rl.places import program_version
+        from trackmania_rl.paths import program_version
 
         return program_version()
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

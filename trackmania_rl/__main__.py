@@ -10,7 +10,7 @@ from typing import Final
 
 from trackmania_rl.cli import command
 from trackmania_rl.errors import ExitCode
-from trackmania_rl.places import CONFIG_FILES, MAPS, SHIPPED_FOLDER, WORKING_FOLDER
+from trackmania_rl.paths import CONFIG_FILES, MAPS, SHIPPED_FOLDER, WORKING_FOLDER
 
 SCRIPTS: Final = {
     "train": ("train.py", "train a driver"),

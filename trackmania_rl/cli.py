@@ -111,9 +111,9 @@ def parse_with_plain_words(parser: argparse.ArgumentParser) -> argparse.Namespac
     Raises:
         UserError: for a word that is no option; it names the way.
     """
+    from trackmania_rl.runs.folder import SETTINGS_FILE, is_run
     from trackmania_rl.settings.descriptions import OTHER_WORDS, hint  # not needed by other commands
     from trackmania_rl.settings.groups import FIELDS
-    from trackmania_rl.settings.run_folder import SETTINGS_FILE, is_run
 
     def is_named(folder: Path) -> bool:
         return is_run(folder) and folder.absolute().parent.name == "save"

@@ -18,7 +18,7 @@ from numba.core.caching import FunctionCache
 from typing_extensions import override
 
 from trackmania_rl.errors import UserError, one_line, warn_once
-from trackmania_rl.places import user_folder
+from trackmania_rl.paths import user_folder
 
 log = logging.getLogger(__name__)
 _numba_config: Any = numba.config  # settings from the environment, invisible to type checkers

@@ -8,6 +8,7 @@ import functools
 import io
 import json
 import os
+import re
 import shutil
 import sys
 import time
@@ -172,6 +173,14 @@ def require_regular(file: Path, error: type[UserError] = UserError) -> None:
             raise error(f"{file}: is a folder, a pipe or a device: name a file, or put one in its place")
     except OSError as cause:
         raise error(f"{file}: cannot be read: {cause.strerror}") from cause
+
+
+_WHOLE_PATH: Final = re.compile(r'"(?:[/\\~]|[A-Za-z]:[/\\])(?:[^"\n]*[/\\])?([^"/\\\n]*)"')
+
+
+def paths_cut(text: str) -> str:
+    """Cut the whole paths in the strings of TOML or JSON to their last part."""
+    return _WHOLE_PATH.sub(r'"\1"', text)
 
 
 def within(folder: Path, name: str, error: type[UserError] = UserError) -> Path:

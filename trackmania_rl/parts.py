@@ -9,7 +9,7 @@ import inspect
 from pathlib import Path
 from typing import Any
 
-from trackmania_rl.places import CONFIG_FILES, PROJECT_FOLDER, SHIPPED_FOLDER
+from trackmania_rl.paths import CONFIG_FILES, PROJECT_FOLDER, SHIPPED_FOLDER
 from trackmania_rl.settings import NamedPart, SettingsError, make_importable
 from trackmania_rl.settings.values import BY_NAME_ONLY
 

@@ -48,15 +48,15 @@ from trackmania_rl.multiprocess.learner_process import RunCollectors, learner_pr
 from trackmania_rl.multiprocess.run_setup import check_machine, count_session, joined, new_run_folder, require_races
 from trackmania_rl.multiprocess.signals import StopConditions
 from trackmania_rl.multiprocess.spawning import end_if_program_has_no_guard
-from trackmania_rl.places import PROJECT_FOLDER, WORKING_FOLDER
+from trackmania_rl.paths import PROJECT_FOLDER, WORKING_FOLDER
 from trackmania_rl.race.rewards import Reward
 from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.runs import RunFolder, find_manifests
 from trackmania_rl.runs.changes import require_known
+from trackmania_rl.runs.snapshot import LiveSettings, RunConfiguration
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import Settings, parse_override
 from trackmania_rl.settings.groups import Until
-from trackmania_rl.settings.snapshot import LiveSettings, RunConfiguration
 from trackmania_rl.telemetry.race_record import CommandClock
 from trackmania_rl.telemetry.statistics import TrainingStatistics
 from trackmania_rl.telemetry.terminal_view import TerminalView, open_terminal_view

@@ -26,7 +26,7 @@ from research.search.space import read_space
 from research.search.trial import Plan
 from trackmania_rl.cli import command, whole_number
 from trackmania_rl.errors import ExitCode, UserError
-from trackmania_rl.places import WORKING_FOLDER
+from trackmania_rl.paths import WORKING_FOLDER
 
 PROJECT: Final = Path(__file__).resolve().parents[2]
 ASKED_FILE: Final = "search.json"

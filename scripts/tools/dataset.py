@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # if not installed
 
 from trackmania_rl.cli import command, end_in_order_when_terminated, whole_number
 from trackmania_rl.files import portable
-from trackmania_rl.places import PROJECT_FOLDER
+from trackmania_rl.paths import PROJECT_FOLDER
 from trackmania_rl.settings import Settings, load_settings
 from trackmania_rl.telemetry.tables import PlainConsole, print_table
 from trackmania_rl.telemetry.terminal_view import format_time
@@ -34,9 +34,9 @@ from rich.console import Console
 from rich.table import Table
 
 if TYPE_CHECKING:
+    from trackmania_rl.drivers.evaluation import TrainedDriver
     from trackmania_rl.experience_replay.episodes import Episode, EpisodeForm
     from trackmania_rl.experience_replay.minari_files import DataSet
-    from trackmania_rl.training.evaluation import TrainedDriver
 
 
 @command
@@ -91,12 +91,12 @@ def parse_arguments(words: list[str] | None) -> argparse.Namespace:
 
 def record(arguments: argparse.Namespace, console: Console) -> None:
     # Slow imports.
+    from trackmania_rl.drivers.driver_file import is_driver_file
+    from trackmania_rl.drivers.evaluation import load_driver
     from trackmania_rl.experience_replay.dataset_environments import environment_spec
     from trackmania_rl.experience_replay.episodes import EpisodeForm
     from trackmania_rl.experience_replay.minari_files import write_dataset
     from trackmania_rl.race.spaces import race_spaces
-    from trackmania_rl.runs.driver_file import is_driver_file
-    from trackmania_rl.training.evaluation import load_driver
 
     drivers = {source: load_driver(source) for source in arguments.sources if source.is_dir() or is_driver_file(source)}
     first = next(iter(drivers.values()), None)
@@ -153,9 +153,9 @@ def driven(
 
 
 def export(arguments: argparse.Namespace, console: Console) -> None:
+    from trackmania_rl.drivers.loading import load_run_settings
     from trackmania_rl.experience_replay.dataset_environments import environment_spec
     from trackmania_rl.experience_replay.minari_files import write_dataset
-    from trackmania_rl.training.driver_loading import load_run_settings
     from trackmania_rl.training.recording import episodes_of_run
 
     settings_of = {source: load_run_settings(source) for source in arguments.sources}

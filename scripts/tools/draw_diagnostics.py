@@ -22,7 +22,7 @@ from trackmania_rl.cli import (
     end_in_order_when_terminated,
     whole_number,
 )
-from trackmania_rl.places import PROJECT_FOLDER
+from trackmania_rl.paths import PROJECT_FOLDER
 from trackmania_rl.telemetry.tables import PlainConsole
 
 from rich.text import Text

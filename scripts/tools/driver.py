@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # if not installed
 
 from trackmania_rl.cli import command
 from trackmania_rl.errors import UserError
-from trackmania_rl.places import IS_CHECKOUT, SHIPPED_FOLDER, command_line_of
+from trackmania_rl.paths import IS_CHECKOUT, SHIPPED_FOLDER, command_line_of
 from trackmania_rl.telemetry.tables import PlainConsole
 
 from rich.table import Table
@@ -73,8 +73,8 @@ def parse_arguments(words: list[str] | None) -> argparse.Namespace:
 
 def pack(arguments: argparse.Namespace) -> None:
     # Slow imports.
-    from trackmania_rl.runs.driver_file import ENDING, write_driver
-    from trackmania_rl.training.driver_loading import load_run_settings, own_code, pack_run
+    from trackmania_rl.drivers.driver_file import ENDING, write_driver
+    from trackmania_rl.drivers.loading import load_run_settings, own_code, pack_run
 
     code = own_code(load_run_settings(arguments.source))  # raises for a driver file
     driver = pack_run(arguments.source, arguments.checkpoint)
@@ -97,9 +97,9 @@ def show(arguments: argparse.Namespace) -> None:
 
 
 def described(file: Path) -> dict[str, str]:
-    from trackmania_rl.runs.driver_file import read_driver
+    from trackmania_rl.drivers.driver_file import read_driver
+    from trackmania_rl.drivers.loading import own_code, settings_here
     from trackmania_rl.telemetry.terminal_view import format_time
-    from trackmania_rl.training.driver_loading import own_code, settings_here
 
     driver = read_driver(file)
     settings = settings_here(file, driver.card)
@@ -128,9 +128,9 @@ def described(file: Path) -> dict[str, str]:
 
 
 def configuration(arguments: argparse.Namespace) -> None:
-    from trackmania_rl.runs.driver_file import read_driver
+    from trackmania_rl.drivers.driver_file import read_driver
+    from trackmania_rl.drivers.loading import CONFIG_FILE, settings_here
     from trackmania_rl.settings import DRIVER_SETTINGS
-    from trackmania_rl.training.driver_loading import CONFIG_FILE, settings_here
 
     driver = read_driver(arguments.file)
     settings = settings_here(arguments.file, driver.card)
@@ -151,14 +151,14 @@ def configuration(arguments: argparse.Namespace) -> None:
 
 
 def push(arguments: argparse.Namespace) -> None:
-    from trackmania_rl.runs.driver_hub import push_driver
+    from trackmania_rl.drivers.hub import push_driver
 
     page = push_driver(arguments.file, arguments.repository, described(arguments.file), is_private=arguments.private)
     print(f"{arguments.file} is at {page}")
 
 
 def pull(arguments: argparse.Namespace) -> None:
-    from trackmania_rl.runs.driver_hub import pull_driver
+    from trackmania_rl.drivers.hub import pull_driver
 
     user, _, rest = arguments.repository.partition("/")
     name, _, file = rest.partition("/")

@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # if not installed
 
 from trackmania_rl.cli import command
 from trackmania_rl.errors import UserError
-from trackmania_rl.places import PROJECT_FOLDER
+from trackmania_rl.paths import PROJECT_FOLDER
 
 
 def parse_arguments(words: list[str] | None) -> argparse.Namespace:

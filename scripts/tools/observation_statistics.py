@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # if not installed
 
 from trackmania_rl.cli import command, whole_number, writing
 from trackmania_rl.errors import UserError
-from trackmania_rl.places import PROJECT_FOLDER
+from trackmania_rl.paths import PROJECT_FOLDER
 from trackmania_rl.settings import DemonstrationEntry, Settings, load_settings
 from trackmania_rl.settings.game import RACES
 
@@ -128,7 +128,7 @@ def random_actions(spaces: Spaces, rng: np.random.Generator, n_actions: int) -> 
 
 def of_memory(run_folder: Path) -> tuple[Settings, States, str]:
     """Return a run's settings, the states in its checkpoint, and a description."""
-    from trackmania_rl.training.driver_loading import load_run_settings
+    from trackmania_rl.drivers.loading import load_run_settings
     from trackmania_rl.training.recording import rows_of_run
 
     settings = load_run_settings(run_folder)

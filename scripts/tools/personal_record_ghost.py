@@ -17,7 +17,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # if not installed
 
 from trackmania_rl.cli import command
-from trackmania_rl.places import PROJECT_FOLDER
+from trackmania_rl.paths import PROJECT_FOLDER
 from trackmania_rl.settings import load_settings
 from trackmania_rl.tmi_interaction.personal_records import (
     HIDDEN,

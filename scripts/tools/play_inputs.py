@@ -34,7 +34,7 @@ from trackmania_rl.cli import (
     writing,
 )
 from trackmania_rl.errors import UserError
-from trackmania_rl.places import PROJECT_FOLDER, program_version
+from trackmania_rl.paths import PROJECT_FOLDER, program_version
 from trackmania_rl.protocol.messages import LINK_VERSION, TICK_MS
 from trackmania_rl.protocol.state_blob import StateView
 from trackmania_rl.settings import Settings, load_settings

@@ -25,7 +25,7 @@ from trackmania_rl.cli import (
 )
 from trackmania_rl.errors import UserError
 from trackmania_rl.gbx.challenge import is_challenge_file, read_checkpoint_positions
-from trackmania_rl.places import PROJECT_FOLDER
+from trackmania_rl.paths import PROJECT_FOLDER
 from trackmania_rl.simulator.tracks.track_design import LINE_SPACING_M
 from trackmania_rl.tmi_interaction.tminterface2 import TMInterface
 from trackmania_rl.track.reference_line import load_reference_line

@@ -23,9 +23,9 @@ from trackmania_rl.errors import UserError
 from trackmania_rl.files import read_npy
 from trackmania_rl.protocol.input_script import read_input_script
 from trackmania_rl.race.actions import actions_of_game
+from trackmania_rl.runs.folder import is_run
+from trackmania_rl.runs.snapshot import read_snapshot
 from trackmania_rl.settings import SettingsError
-from trackmania_rl.settings.run_folder import is_run
-from trackmania_rl.settings.snapshot import read_snapshot
 from trackmania_rl.telemetry.diagnostics import (
     TEST,
     TEXT,

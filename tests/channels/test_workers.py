@@ -36,7 +36,7 @@ from trackmania_rl.errors import PassingError, UserError
 from trackmania_rl.multiprocess import serving
 from trackmania_rl.multiprocess.serving import ServeWorkers
 from trackmania_rl.multiprocess.worker import LearnerAddress, Spool, WorkerConfig, check_learner
-from trackmania_rl.places import SHIPPED_FOLDER
+from trackmania_rl.paths import SHIPPED_FOLDER
 from trackmania_rl.race.progress import CollectorProgress
 from trackmania_rl.race.race import Fragment, Race, RaceFacts, RacePosition
 from trackmania_rl.race.spaces import Spaces

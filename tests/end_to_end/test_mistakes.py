@@ -18,9 +18,9 @@ import pytest
 from tests.training.conftest import make_context, open_channels_here
 from trackmania_rl.errors import ExitCode
 from trackmania_rl.runs import RunFolder, find_manifests
+from trackmania_rl.runs.snapshot import LiveSettings, write_snapshot
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import load_settings
-from trackmania_rl.settings.snapshot import LiveSettings, write_snapshot
 from trackmania_rl.tmi_interaction.launchers.launcher import find_free_port
 from trackmania_rl.training.building import begin_run
 from trackmania_rl.training.hooks.checkpoints import SaveCheckpoints

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from trackmania_rl.runs import find_manifests
-from trackmania_rl.settings.snapshot import write_changes
+from trackmania_rl.runs.snapshot import write_changes
 from trackmania_rl.telemetry.live import LiveReader
 from trackmania_rl.telemetry.live.playback import RacePlayback
 from trackmania_rl.telemetry.page.server import health_of

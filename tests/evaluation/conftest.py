@@ -9,13 +9,13 @@ import torch
 
 from tests.training.conftest import make_context, open_channels_here
 from trackmania_rl.agents.builder import IQN
+from trackmania_rl.drivers.driver_file import write_driver
+from trackmania_rl.drivers.loading import pack_run
 from trackmania_rl.runs import RunFolder, save_checkpoint
-from trackmania_rl.runs.driver_file import write_driver
+from trackmania_rl.runs.snapshot import LiveSettings, write_snapshot
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import load_settings
-from trackmania_rl.settings.snapshot import LiveSettings, write_snapshot
 from trackmania_rl.training.building import begin_run
-from trackmania_rl.training.driver_loading import pack_run
 from trackmania_rl.training.hooks.checkpoints import state_of
 
 RADIUS_M, LENGTH_M = 80.0, 60.0

@@ -18,8 +18,8 @@ from PIL import Image
 
 from trackmania_rl.errors import ExitCode
 from trackmania_rl.protocol.input_script import parse_input_script, read_input_script
+from trackmania_rl.runs.snapshot import SETTINGS_FILE, read_snapshot, write_changes
 from trackmania_rl.settings import DRIVER_SETTINGS, MapEntry, load_settings
-from trackmania_rl.settings.snapshot import SETTINGS_FILE, read_snapshot, write_changes
 from trackmania_rl.telemetry import diagnostics
 from trackmania_rl.telemetry.diagnostics import Section
 from trackmania_rl.track.named_maps import map_entries

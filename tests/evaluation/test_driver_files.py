@@ -14,12 +14,7 @@ from trackmania_rl.agents import torchrl_agent
 from trackmania_rl.agents.builder import check_decision, make_agent_builder
 from trackmania_rl.agents.torchrl_agent import FOR_NUMBERS, ON_POLICY, TorchRLAgent
 from trackmania_rl.channels.over_grpc import settings_for_workers
-from trackmania_rl.errors import UserError
-from trackmania_rl.games.in_process import InProcessGames
-from trackmania_rl.games.race_games import make_games_builder
-from trackmania_rl.multiprocess.worker import WorkerConfig
-from trackmania_rl.runs import CheckpointError, load_checkpoint
-from trackmania_rl.runs.driver_file import (
+from trackmania_rl.drivers.driver_file import (
     ENTRY,
     LARGEST_HEADER_BYTES,
     DriverFile,
@@ -28,12 +23,17 @@ from trackmania_rl.runs.driver_file import (
     read_driver,
     write_driver,
 )
+from trackmania_rl.drivers.evaluation import evaluate_map, load_driver
+from trackmania_rl.drivers.loading import own_code
+from trackmania_rl.errors import UserError
+from trackmania_rl.games.in_process import InProcessGames
+from trackmania_rl.games.race_games import make_games_builder
+from trackmania_rl.multiprocess.worker import WorkerConfig
+from trackmania_rl.runs import CheckpointError, load_checkpoint
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import DRIVER_SETTINGS, NamedPart, load_settings
 from trackmania_rl.settings.groups import UserSettings
 from trackmania_rl.track.named_maps import map_entries
-from trackmania_rl.training.driver_loading import own_code
-from trackmania_rl.training.evaluation import evaluate_map, load_driver
 
 
 def edited(driver_file, target, edit, weights=None):

@@ -8,6 +8,13 @@ import numpy as np
 import pytest
 import torch
 
+from trackmania_rl.drivers.evaluation import (
+    MapEvaluation,
+    TrainedDriver,
+    evaluate_map,
+    forced_starts,
+    load_driver,
+)
 from trackmania_rl.errors import UserError
 from trackmania_rl.games.socket_games import SocketGames
 from trackmania_rl.race.observation import ObservationLayout
@@ -15,18 +22,11 @@ from trackmania_rl.race.policy import BatchDecision
 from trackmania_rl.race.race import Race, RaceFacts
 from trackmania_rl.race.spaces import race_spaces
 from trackmania_rl.runs import CheckpointError, load_checkpoint, save_checkpoint
+from trackmania_rl.runs.snapshot import SETTINGS_FILE, write_changes
 from trackmania_rl.settings import MapEntry, load_settings
-from trackmania_rl.settings.snapshot import SETTINGS_FILE, write_changes
 from trackmania_rl.tmi_interaction.game_instance_manager import GameInstanceManager
 from trackmania_rl.tmi_interaction.launchers.launcher import SimulatedGameLauncher, find_free_port
 from trackmania_rl.track.named_maps import map_entries
-from trackmania_rl.training.evaluation import (
-    MapEvaluation,
-    TrainedDriver,
-    evaluate_map,
-    forced_starts,
-    load_driver,
-)
 
 
 @pytest.fixture(scope="module")

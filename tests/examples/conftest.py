@@ -14,9 +14,9 @@ from tests.training.conftest import make_context, open_channels_here
 from trackmania_rl.agents.builder import check_decision, make_agent_builder
 from trackmania_rl.games.race_games import make_games_builder
 from trackmania_rl.runs import RunFolder
+from trackmania_rl.runs.snapshot import LiveSettings, write_snapshot
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import load_settings
-from trackmania_rl.settings.snapshot import LiveSettings, write_snapshot
 from trackmania_rl.training.building import begin_run, make_hooks
 from trackmania_rl.training.collector import Collector, CollectorParts, WeightPuller
 from trackmania_rl.training.hooks.hook import Hook, RunContext

@@ -12,6 +12,7 @@ import pytest
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 
+from trackmania_rl.drivers.evaluation import TrainedDriver, evaluate_environment
 from trackmania_rl.errors import UserError
 from trackmania_rl.experience_replay.n_step_rule import rows_of_race
 from trackmania_rl.games.gymnasium_games import GymnasiumGames
@@ -22,7 +23,6 @@ from trackmania_rl.race.rewards import RaceReward
 from trackmania_rl.run import train
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import MapEntry, SettingsError, load_settings, settings_from_flat
-from trackmania_rl.training.evaluation import TrainedDriver, evaluate_environment
 
 from .conftest import make_memory
 

@@ -16,16 +16,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from trackmania_rl.drivers.driver_file import read_driver
+from trackmania_rl.drivers.evaluation import load_driver
 from trackmania_rl.errors import UserError
 from trackmania_rl.experience_replay.minari_files import open_dataset
 from trackmania_rl.gbx.reading import read_gbx
 from trackmania_rl.migration.linesight_config import read_linesight_config
 from trackmania_rl.migration.linesight_files import read_statistics, read_weights
 from trackmania_rl.protocol.input_script import read_input_script
-from trackmania_rl.runs.driver_file import read_driver
 from trackmania_rl.simulator.tracks.track_file import load_track
 from trackmania_rl.track.reference_line import load_reference_line
-from trackmania_rl.training.evaluation import load_driver
 
 MOST_MEMORY_BYTES = 8 << 30
 """Of addresses: what is too much for the test must not be too much for the machine."""

@@ -2,8 +2,8 @@
 
 import pytest
 
+from trackmania_rl.runs.snapshot import LiveSettings, write_snapshot
 from trackmania_rl.settings import load_settings
-from trackmania_rl.settings.snapshot import LiveSettings, write_snapshot
 
 
 @pytest.fixture

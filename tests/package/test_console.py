@@ -16,7 +16,7 @@ import pytest
 
 from trackmania_rl import __main__ as console
 from trackmania_rl.errors import ExitCode
-from trackmania_rl.places import CONFIG_FILES, IS_CHECKOUT, MAPS, PROJECT_FOLDER, SHIPPED_FOLDER, command_line_of
+from trackmania_rl.paths import CONFIG_FILES, IS_CHECKOUT, MAPS, PROJECT_FOLDER, SHIPPED_FOLDER, command_line_of
 
 
 def test_in_a_checkout_all_is_in_the_checkout(repository_root: Path) -> None:
@@ -96,7 +96,7 @@ def test_a_wheel_alone_trains_and_evaluates(wheel_home: Path, tmp_path: Path) ->
         assert f'python -m pip install "trackmania-rl[{extra}]"' in said.splitlines()[-1], said
         assert "Traceback" not in said
 
-    where = run("python", "-c", "import trackmania_rl.places as p; print(p.SHIPPED_FOLDER.parent, p.WORKING_FOLDER)")
+    where = run("python", "-c", "import trackmania_rl.paths as p; print(p.SHIPPED_FOLDER.parent, p.WORKING_FOLDER)")
     (package,) = (wheel_home / "lib").glob("python*/site-packages/trackmania_rl")
     assert where.split() == [str(package), str(tmp_path)]
     for command in console_scripts():
@@ -130,7 +130,7 @@ def test_a_wheel_alone_trains_and_evaluates(wheel_home: Path, tmp_path: Path) ->
 
     copied = run("python", "-m", "trackmania_rl", "init")
     assert copied.startswith(f"{CONFIG_FILES}/ and {MAPS}/ copied to")
-    own = run("python", "-c", "import trackmania_rl.places as p; print(p.PROJECT_FOLDER)")
+    own = run("python", "-c", "import trackmania_rl.paths as p; print(p.PROJECT_FOLDER)")
     assert own.strip() == str(tmp_path)
     assert "simulated_kart" in run("trackmania-train", "--map", "kart", "--list-settings")
 

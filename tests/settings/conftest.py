@@ -2,7 +2,7 @@
 
 import pytest
 
-from trackmania_rl.settings.snapshot import write_snapshot
+from trackmania_rl.runs.snapshot import write_snapshot
 
 
 @pytest.fixture(scope="session")

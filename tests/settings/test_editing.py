@@ -3,8 +3,8 @@
 import pytest
 
 from trackmania_rl.errors import UserError
+from trackmania_rl.runs.snapshot import edit_setting, write_changes
 from trackmania_rl.settings import SettingsError, load_settings
-from trackmania_rl.settings.snapshot import edit_setting, write_changes
 
 
 @pytest.mark.parametrize("line_break", ["\n", "\r\n"])

@@ -6,6 +6,7 @@ import cv2
 import numpy as np
 import pytest
 
+from trackmania_rl.drivers.evaluation import evaluate_map, load_driver
 from trackmania_rl.games.race_games import make_race_games
 from trackmania_rl.gbx.challenge import read_challenge
 from trackmania_rl.settings import load_settings
@@ -13,7 +14,6 @@ from trackmania_rl.simulator.tracks.track_file import load_track
 from trackmania_rl.track.game_map import load_game_map, load_reference_times
 from trackmania_rl.track.named_maps import map_entries, overrides_for_maps
 from trackmania_rl.track.reference_line import load_reference_line
-from trackmania_rl.training.evaluation import evaluate_map, load_driver
 
 from .conftest import Tool
 

@@ -18,9 +18,9 @@ from trackmania_rl.race.progress import FragmentCutter
 from trackmania_rl.race.race import Race, RaceFacts
 from trackmania_rl.race.spaces import race_spaces
 from trackmania_rl.runs import RunFolder
+from trackmania_rl.runs.snapshot import LiveSettings, write_snapshot
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import load_settings, settings_from_flat
-from trackmania_rl.settings.snapshot import LiveSettings, write_snapshot
 from trackmania_rl.telemetry.statistics import TrainingStatistics
 from trackmania_rl.training.building import as_hook, begin_run, make_configured_memory, make_reward
 from trackmania_rl.training.collector import WeightPuller

@@ -11,9 +11,9 @@ from trackmania_rl.channels.rollouts import Rollouts
 from trackmania_rl.games.race_games import make_games_builder
 from trackmania_rl.multiprocess.collector_process import CollectorTask, make_parts
 from trackmania_rl.runs import RunFolder
+from trackmania_rl.runs.snapshot import LiveSettings, write_snapshot
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import load_settings
-from trackmania_rl.settings.snapshot import LiveSettings, write_snapshot
 from trackmania_rl.training.building import begin_run
 from trackmania_rl.training.collector import Collector
 from trackmania_rl.training.hooks.hook import Hook, Interval

@@ -8,8 +8,8 @@ import pytest
 
 from trackmania_rl.channels.run_state import RunState
 from trackmania_rl.race.progress import CollectorProgress, RacePosition
+from trackmania_rl.runs.snapshot import LiveSettings, write_snapshot
 from trackmania_rl.settings import MapEntry, load_settings
-from trackmania_rl.settings.snapshot import LiveSettings, write_snapshot
 from trackmania_rl.simulator.tracks.track_generator import TrackRecipe
 from trackmania_rl.track.generated_maps import GeneratedMaps
 from trackmania_rl.training.collector import map_cycle

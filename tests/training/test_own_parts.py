@@ -14,13 +14,13 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from trackmania_rl.agents.builder import IQN
 from trackmania_rl.agents.weights import packed
 from trackmania_rl.channels.run_state import NO_WEIGHTS
+from trackmania_rl.drivers.loading import load_weights
 from trackmania_rl.errors import UserError
 from trackmania_rl.experience_replay.memory import MiniRaceMemory
 from trackmania_rl.parts import load_part
 from trackmania_rl.race.spaces import race_spaces
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.training.building import make_configured_memory, make_hooks
-from trackmania_rl.training.driver_loading import load_weights
 from trackmania_rl.training.hooks.checkpoints import SaveCheckpoints
 from trackmania_rl.training.hooks.hook import Hook
 

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from trackmania_rl.agents.builder import IQN
+from trackmania_rl.drivers.driver_file import DriverFile, DriverTrack, read_driver, write_driver
 from trackmania_rl.errors import UserError
 from trackmania_rl.multiprocess.run_setup import new_run_folder
 from trackmania_rl.race.progress import CollectorProgress
@@ -19,7 +20,6 @@ from trackmania_rl.race.race import RacePosition
 from trackmania_rl.race.spaces import race_spaces
 from trackmania_rl.run import _logging_to
 from trackmania_rl.runs import CheckpointError, RunFolder, load_checkpoint, save_checkpoint
-from trackmania_rl.runs.driver_file import DriverFile, DriverTrack, read_driver, write_driver
 from trackmania_rl.runs.store import MANIFEST_ROOM_BYTES, state_files
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.telemetry.learning_summary import iterate_races

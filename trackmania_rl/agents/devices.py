@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from trackmania_rl.errors import UserError, warn_once
-from trackmania_rl.places import user_folder
+from trackmania_rl.paths import user_folder
 from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.settings import AgentSettings, Settings
 

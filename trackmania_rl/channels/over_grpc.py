@@ -31,11 +31,10 @@ from trackmania_rl.channels.rollouts import RolloutBounds
 from trackmania_rl.channels.run_state import WeightsKind
 from trackmania_rl.cli import TOKEN_VARIABLE, is_loopback
 from trackmania_rl.errors import UserError, one_line
-from trackmania_rl.files import check_name, parse_json, read_bounded
+from trackmania_rl.files import check_name, parse_json, paths_cut, read_bounded
 from trackmania_rl.race.race import Count, Race, RaceFacts
 from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.settings import Settings
-from trackmania_rl.settings.snapshot import paths_cut
 from trackmania_rl.settings.values import LAST_PORT
 
 if TYPE_CHECKING:

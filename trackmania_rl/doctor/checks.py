@@ -22,8 +22,8 @@ from trackmania_rl.errors import PassingError, UserError
 from trackmania_rl.experience_replay.ring_buffer import RingBuffer
 from trackmania_rl.experience_replay.row_files import SPARE
 from trackmania_rl.race.observation import ObservationLayout
+from trackmania_rl.runs.folder import KEPT_CHECKPOINTS
 from trackmania_rl.settings import Settings
-from trackmania_rl.settings.run_folder import KEPT_CHECKPOINTS
 from trackmania_rl.telemetry.loggers import missing_packages
 from trackmania_rl.tmi_interaction.launchers import make_launcher
 from trackmania_rl.tmi_interaction.launchers.game_processes import GameRecords

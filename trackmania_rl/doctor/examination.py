@@ -15,7 +15,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from trackmania_rl.doctor.checks import ALL_CHECKS, CHECKS_OF_PLAYING
 from trackmania_rl.doctor.findings import Check, Context, Finding, Level, ok, problem, warning
 from trackmania_rl.doctor.play import SHIPPED_MAP, check_play
-from trackmania_rl.places import DISTRIBUTION, IS_CHECKOUT
+from trackmania_rl.paths import DISTRIBUTION, IS_CHECKOUT
 from trackmania_rl.settings import SettingsError, load_settings
 from trackmania_rl.start import INSTALL
 

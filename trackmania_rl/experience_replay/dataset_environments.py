@@ -18,12 +18,11 @@ from gymnasium.spaces import Box, Dict, Discrete, Space
 from trackmania_rl.errors import UserError
 from trackmania_rl.experience_replay.episodes import EpisodeForm
 from trackmania_rl.experience_replay.minari_files import DataSet
-from trackmania_rl.files import portable
+from trackmania_rl.files import paths_cut, portable
 from trackmania_rl.games.envs import ANALOG_RACE_ID, RACE_ID
 from trackmania_rl.games.envs.env_races import TRAINER
 from trackmania_rl.settings import DRIVER_SETTINGS, GameSettings, NamedPart, ObservationSettings, Settings
 from trackmania_rl.settings.game import RACES
-from trackmania_rl.settings.snapshot import paths_cut
 
 GROUPS_OF_AN_ENVIRONMENT: Final = ("game", "observation", "reward")
 """Groups of settings of `TrackMania/Race-v0`."""

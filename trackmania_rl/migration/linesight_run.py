@@ -25,10 +25,10 @@ from trackmania_rl.migration.linesight_config import read_linesight_config, sett
 from trackmania_rl.migration.timed_reading import require_bounded
 from trackmania_rl.race.spaces import race_spaces
 from trackmania_rl.runs import CHECKPOINTS, RunFolder, load_checkpoint, save_checkpoint
+from trackmania_rl.runs.snapshot import read_snapshot, write_snapshot
 from trackmania_rl.schedules import exponential
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import Settings, load_settings
-from trackmania_rl.settings.snapshot import read_snapshot, write_snapshot
 from trackmania_rl.telemetry.statistics import MapStatistics, TrainingStatistics
 
 CONFIG_FILES: Final = ("config_copy.py", "config.py", "config.bak.py", "misc_copy.py", "misc.py")

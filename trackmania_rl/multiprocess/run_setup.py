@@ -16,7 +16,7 @@ from filelock import FileLock, Timeout
 
 from trackmania_rl.errors import PassingError, UserError
 from trackmania_rl.files import read_bounded, require_regular, write_durably
-from trackmania_rl.places import PROJECT_FOLDER
+from trackmania_rl.paths import PROJECT_FOLDER
 from trackmania_rl.runs import RunFolder, find_manifests
 from trackmania_rl.settings import Settings, SettingsError
 from trackmania_rl.telemetry.live.feed import FOLDER

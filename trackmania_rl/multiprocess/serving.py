@@ -28,7 +28,7 @@ from trackmania_rl.channels.over_grpc import Description, MessageError, News, Wo
 from trackmania_rl.channels.rollouts import WAKE_EVERY_S, ChannelError, RolloutBounds, RolloutSink
 from trackmania_rl.channels.run_state import NO_WEIGHTS, WeightsKind
 from trackmania_rl.errors import PassingError, UserError
-from trackmania_rl.places import program_version
+from trackmania_rl.paths import program_version
 from trackmania_rl.race.progress import CollectorProgress
 from trackmania_rl.race.race import Race
 from trackmania_rl.seeds import SeedTree

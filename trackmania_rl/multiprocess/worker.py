@@ -36,12 +36,13 @@ from trackmania_rl.channels.rollouts import POLL_S, ROLLOUT_SLOTS_PER_COLLECTOR
 from trackmania_rl.channels.run_state import WEIGHTS_KINDS, open_channels
 from trackmania_rl.cli import is_loopback
 from trackmania_rl.doctor.findings import Check, Finding, ok, problem
+from trackmania_rl.drivers.loading import code_of_driver, names_in, require_known_code
 from trackmania_rl.errors import PassingError, UserError, one_line
 from trackmania_rl.files import write_durably
 from trackmania_rl.games.race_games import MakeGamesBuilder, make_games_builder
 from trackmania_rl.multiprocess.collectors import CollectorSetup, CollectorSupervisor
 from trackmania_rl.parts import load_part
-from trackmania_rl.places import program_version
+from trackmania_rl.paths import program_version
 from trackmania_rl.race.progress import CollectorProgress
 from trackmania_rl.race.race import Race
 from trackmania_rl.seeds import SeedTree
@@ -50,7 +51,6 @@ from trackmania_rl.settings.groups import DEFAULTS, NEEDS_RESTART, groups
 from trackmania_rl.settings.loading import changed_settings, parse_override
 from trackmania_rl.tmi_interaction.launchers.plugin_files import put_plugin_in_place
 from trackmania_rl.training.demonstrations import Demonstration
-from trackmania_rl.training.driver_loading import code_of_driver, names_in, require_known_code
 
 log = logging.getLogger(__name__)
 

@@ -31,6 +31,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from trackmania_rl.runs.folder import CHECKPOINTS as CHECKPOINTS
+from trackmania_rl.runs.folder import RACES_FILE as RACES_FILE
+from trackmania_rl.runs.folder import RunFolder as RunFolder
 from trackmania_rl.runs.manifest import CheckpointError as CheckpointError
 from trackmania_rl.runs.manifest import DiskTooFullError as DiskTooFullError
 from trackmania_rl.runs.reading import LoadedCheckpoint as LoadedCheckpoint
@@ -41,9 +44,6 @@ from trackmania_rl.runs.store import CheckpointStore as CheckpointStore
 from trackmania_rl.runs.store import require_disk as require_disk
 from trackmania_rl.runs.store import save_best_run as save_best_run
 from trackmania_rl.runs.store import save_checkpoint as save_checkpoint
-from trackmania_rl.settings.run_folder import CHECKPOINTS as CHECKPOINTS
-from trackmania_rl.settings.run_folder import RACES_FILE as RACES_FILE
-from trackmania_rl.settings.run_folder import RunFolder as RunFolder
 
 FIRST_CHECKPOINT_AFTER_S: Final = 15.0
 """Time from a new run's first finish to its first checkpoint."""

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from trackmania_rl.errors import UserError
+from trackmania_rl.runs.folder import SETTINGS_FILE
 from trackmania_rl.settings import DRIVER_SETTINGS, NEEDS_RESTART, RewardSettings, Settings
 from trackmania_rl.settings.groups import FIELDS, AgentSettings, ReplaySettings
 from trackmania_rl.settings.loading import stored_settings
-from trackmania_rl.settings.run_folder import SETTINGS_FILE
 
 MAPS: Final = "map_cycle"
 MEANING: Final = frozenset(

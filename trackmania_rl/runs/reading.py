@@ -18,6 +18,7 @@ import torch
 
 from trackmania_rl.errors import one_line
 from trackmania_rl.experience_replay.row_files import RowFiles
+from trackmania_rl.runs.folder import CHECKPOINTS, REPLAY
 from trackmania_rl.runs.manifest import (
     MANIFEST_FILE,
     MEMORY_FOLDER,
@@ -29,7 +30,6 @@ from trackmania_rl.runs.manifest import (
     read_manifest,
 )
 from trackmania_rl.runs.memory_rows import check_sizes, open_files, read_rows
-from trackmania_rl.settings.run_folder import CHECKPOINTS, REPLAY
 
 FOLDER_NAME: Final = re.compile(r"[0-9]{6,18}")
 NETWORKS: Final = ("online", "target", "averaged")

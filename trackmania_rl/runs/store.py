@@ -22,8 +22,9 @@ import torch
 from trackmania_rl.experience_replay.ring_buffer import RingBuffer
 from trackmania_rl.experience_replay.row_files import delete_other_files
 from trackmania_rl.files import replace_patiently, whole_folder
-from trackmania_rl.places import git_revision, program_version
+from trackmania_rl.paths import git_revision, program_version
 from trackmania_rl.race.race import Race
+from trackmania_rl.runs.folder import CHECKPOINTS, REPLAY
 from trackmania_rl.runs.manifest import (
     MANIFEST_FILE,
     MEMORY_FOLDER,
@@ -38,9 +39,8 @@ from trackmania_rl.runs.manifest import (
 )
 from trackmania_rl.runs.memory_rows import bytes_of_others, delete_others, plan_segments, write_rows
 from trackmania_rl.runs.reading import NETWORKS, LoadedCheckpoint, find_manifests
+from trackmania_rl.runs.snapshot import SETTINGS_FILE, handed_on_text
 from trackmania_rl.settings import Settings
-from trackmania_rl.settings.run_folder import CHECKPOINTS, REPLAY
-from trackmania_rl.settings.snapshot import SETTINGS_FILE, handed_on_text
 
 DAMAGED: Final = ".damaged"
 """Ending of a checkpoint's folder that could not be read when the run resumed."""

@@ -17,7 +17,7 @@ from pydantic import ValidationError
 
 from trackmania_rl.errors import UserError
 from trackmania_rl.files import read_bounded_text
-from trackmania_rl.places import CONFIG_FILES, PROJECT_FOLDER
+from trackmania_rl.paths import CONFIG_FILES, PROJECT_FOLDER
 from trackmania_rl.settings.descriptions import describe_range, hint
 from trackmania_rl.settings.groups import FIELDS, Settings, groups
 

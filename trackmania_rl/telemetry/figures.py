@@ -18,10 +18,10 @@ import numpy.typing as npt
 import torch
 from pydantic import BaseModel
 
+from trackmania_rl.files import paths_cut
 from trackmania_rl.gbx.challenge import MedalTimes
 from trackmania_rl.race.race import RaceFacts
 from trackmania_rl.settings import MapEntry, Settings, UserSettings
-from trackmania_rl.settings.snapshot import paths_cut
 from trackmania_rl.telemetry.statistics import RaceHistory, TrainingStatistics
 
 HISTOGRAM_VALUES = 200_000

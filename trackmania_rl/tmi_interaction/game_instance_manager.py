@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import psutil
 
-from trackmania_rl.places import PROJECT_FOLDER
+from trackmania_rl.paths import PROJECT_FOLDER
 from trackmania_rl.race.observation import ExtraFloats, ObservationLayout
 from trackmania_rl.race.policy import Policy
 from trackmania_rl.race.race import Race

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from trackmania_rl.errors import UserError
 from trackmania_rl.files import MOST_LETTERS, check_file_name
 from trackmania_rl.gbx.challenge import CHALLENGE_SUFFIX, is_challenge_file
-from trackmania_rl.places import IS_CHECKOUT, PROJECT_FOLDER, SHIPPED_FOLDER, WORKING_FOLDER, command_line_of
+from trackmania_rl.paths import IS_CHECKOUT, PROJECT_FOLDER, SHIPPED_FOLDER, WORKING_FOLDER, command_line_of
 from trackmania_rl.settings import MapEntry, Settings
 from trackmania_rl.simulator.tracks.track_file import find_track_file, reference_line_file
 from trackmania_rl.simulator.tracks.track_generator import TrackRecipe

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from trackmania_rl.errors import UserError, warn_once
 from trackmania_rl.files import read_npy
 from trackmania_rl.gbx.reading import wrong_name
-from trackmania_rl.places import command_line_of
+from trackmania_rl.paths import command_line_of
 from trackmania_rl.simulator.tracks.track_design import LINE_SPACING_M
 from trackmania_rl.simulator.tracks.track_file import MAX_LINE_BYTES, MAX_RESAMPLED_SHARE
 from trackmania_rl.track.line_building import resample

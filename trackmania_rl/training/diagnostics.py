@@ -20,6 +20,8 @@ from trackmania_rl.agents.agent import Agent
 from trackmania_rl.agents.builder import make_agent_builder
 from trackmania_rl.agents.devices import pick_device
 from trackmania_rl.agents.inference import Actor
+from trackmania_rl.drivers.evaluation import FORCED_START_ACTIONS, forced_starts, greedy_after
+from trackmania_rl.drivers.loading import load_learned
 from trackmania_rl.errors import UserError, one_line
 from trackmania_rl.experience_replay.memory import transitions_of_race
 from trackmania_rl.experience_replay.mini_races import MiniRaceRules, buffer_collate_function
@@ -38,8 +40,6 @@ from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import MapEntry, Settings, settings_from_flat
 from trackmania_rl.telemetry.diagnostics import Array, Data, Section, key_action_name
 from trackmania_rl.track.reference_line import load_reference_line
-from trackmania_rl.training.driver_loading import load_learned
-from trackmania_rl.training.evaluation import FORCED_START_ACTIONS, forced_starts, greedy_after
 
 N_STATES: Final = 4
 N_TAUS: Final = 64

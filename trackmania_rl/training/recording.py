@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from trackmania_rl.drivers.evaluation import TrainedDriver, forced_starts, greedy_after
 from trackmania_rl.errors import UserError
 from trackmania_rl.experience_replay.episodes import Episode, EpisodeForm, episode_of_race, episodes_of_memory
 from trackmania_rl.experience_replay.ring_buffer import rows_of_state
@@ -21,10 +22,9 @@ from trackmania_rl.race.policy import Policy
 from trackmania_rl.race.rewards import Reward
 from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.runs import load_checkpoint
+from trackmania_rl.runs.snapshot import SETTINGS_FILE
 from trackmania_rl.settings import MapEntry, Settings
-from trackmania_rl.settings.snapshot import SETTINGS_FILE
 from trackmania_rl.training.demonstrations import actions_of_inputs, read_inputs, replayed
-from trackmania_rl.training.evaluation import TrainedDriver, forced_starts, greedy_after
 
 
 def policies_of_inputs(

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 from tensordict import TensorDictBase
 
+from trackmania_rl.agents.finite_numbers import in_few_words, not_finite_tensors
 from trackmania_rl.agents.weights import weights_of
 from trackmania_rl.errors import PassingError
 from trackmania_rl.schedules import exponential, linear
-from trackmania_rl.training.finite_numbers import in_few_words, not_finite_tensors
 
 if TYPE_CHECKING:
     from trackmania_rl.training.hooks.hook import RunContext

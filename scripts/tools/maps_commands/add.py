@@ -32,7 +32,7 @@ from trackmania_rl.files import FORM, NAME_PATTERN, check_file_name, write_durab
 from trackmania_rl.gbx.challenge import is_challenge_file
 from trackmania_rl.gbx.reading import wrong_name
 from trackmania_rl.gbx.replay import is_replay_file, read_embedded_map
-from trackmania_rl.places import PROJECT_FOLDER, command_line_of
+from trackmania_rl.paths import PROJECT_FOLDER, command_line_of
 from trackmania_rl.settings import MapEntry, Settings, load_settings, settings_from_flat
 from trackmania_rl.track.named_maps import as_file_name, folder_to_add_to, training_entries
 

@@ -12,9 +12,9 @@ pytest.importorskip("fastapi", reason="the live page's packages are not installe
 
 from starlette.testclient import TestClient
 
-from trackmania_rl.places import PROJECT_FOLDER
-from trackmania_rl.settings.run_folder import RunFolder
-from trackmania_rl.settings.snapshot import write_snapshot
+from trackmania_rl.paths import PROJECT_FOLDER
+from trackmania_rl.runs.folder import RunFolder
+from trackmania_rl.runs.snapshot import write_snapshot
 from trackmania_rl.telemetry.page.command import listen
 from trackmania_rl.telemetry.page.guard import make_server
 from trackmania_rl.telemetry.page.page import RunPage

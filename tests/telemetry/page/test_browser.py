@@ -7,7 +7,7 @@ import pytest
 
 from tests.keep_games_command import wait_until as wait_for
 from tests.telemetry.page.conftest import RECORD_MS, make_run, race_line, serving
-from trackmania_rl.places import PROJECT_FOLDER
+from trackmania_rl.paths import PROJECT_FOLDER
 from trackmania_rl.settings import load_settings
 from trackmania_rl.telemetry.figures import progress_figures
 from trackmania_rl.telemetry.loggers import open_loggers

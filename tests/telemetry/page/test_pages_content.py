@@ -8,8 +8,8 @@ from torch.utils.tensorboard import SummaryWriter
 
 from tests.telemetry.page.conftest import RECORD_MS, race_line
 from trackmania_rl.errors import UserError
-from trackmania_rl.places import PROJECT_FOLDER
-from trackmania_rl.settings.snapshot import write_changes
+from trackmania_rl.paths import PROJECT_FOLDER
+from trackmania_rl.runs.snapshot import write_changes
 from trackmania_rl.simulator.tracks.track_generator import TrackRecipe
 from trackmania_rl.telemetry.page import curves as curves_module
 from trackmania_rl.telemetry.page.command import run_of_driver

@@ -29,7 +29,7 @@ from trackmania_rl.games.envs.env_races import PROGRESS, EnvRaces
 from trackmania_rl.games.envs.race_env import RaceEnv, RaceVectorEnv
 from trackmania_rl.games.protocol import Games
 from trackmania_rl.games.race_games import make_race_games
-from trackmania_rl.places import PROJECT_FOLDER
+from trackmania_rl.paths import PROJECT_FOLDER
 from trackmania_rl.settings import Settings, load_settings, settings_from_flat
 from trackmania_rl.tmi_interaction.launchers import make_launcher
 from trackmania_rl.tmi_interaction.launchers.launcher import find_free_port

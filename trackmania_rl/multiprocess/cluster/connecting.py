@@ -23,7 +23,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from trackmania_rl.cli import is_loopback
 from trackmania_rl.doctor.findings import Check, Finding, ok, problem, warning
 from trackmania_rl.errors import UserError
-from trackmania_rl.places import PROJECT_FOLDER
+from trackmania_rl.paths import PROJECT_FOLDER
 from trackmania_rl.processes import descendants_of, end_processes
 from trackmania_rl.settings import Settings
 

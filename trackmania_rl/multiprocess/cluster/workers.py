@@ -31,7 +31,7 @@ from trackmania_rl.multiprocess.collectors import COLLECTOR_POLICY, CollectorSet
 from trackmania_rl.multiprocess.serving import ServeWorkers
 from trackmania_rl.multiprocess.supervisor import HangWatch, Job, Limits, Supervisor
 from trackmania_rl.multiprocess.worker import LearnerAddress, Spool, Worker, WorkerConfig
-from trackmania_rl.places import SHIPPED_FOLDER
+from trackmania_rl.paths import SHIPPED_FOLDER
 from trackmania_rl.race.race import RaceFacts
 from trackmania_rl.settings import Settings
 

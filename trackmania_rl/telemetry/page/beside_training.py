@@ -9,7 +9,7 @@ import sys
 from typing import Final
 
 from trackmania_rl.errors import UserError
-from trackmania_rl.places import WORKING_FOLDER, command_line_of
+from trackmania_rl.paths import WORKING_FOLDER, command_line_of
 from trackmania_rl.processes import ENDS_WITHIN_S
 from trackmania_rl.telemetry.page.command import FIRST_PORT, address, check_packages, listen
 from trackmania_rl.training.hooks.hook import Hook

@@ -30,9 +30,9 @@ import numpy as np
 
 from trackmania_rl.cli import command, is_loopback, port
 from trackmania_rl.errors import UserError
-from trackmania_rl.places import PROJECT_FOLDER, WORKING_FOLDER
+from trackmania_rl.paths import PROJECT_FOLDER, WORKING_FOLDER
 from trackmania_rl.processes import PipeEnd, answering
-from trackmania_rl.settings.run_folder import RunFolder
+from trackmania_rl.runs.folder import RunFolder
 from trackmania_rl.telemetry.page.runs import find_run
 
 DRIVER_ENDING: Final = ".driver"
@@ -137,14 +137,14 @@ def _drive(result: PipeEnd, *arguments: Any) -> None:
 
 def drive(file: Path, run: RunFolder, project_folder: Path) -> None:
     """Write a new run's folder with one greedy race on each of a driver's tracks."""
+    from trackmania_rl.drivers.evaluation import greedy_after, load_driver
     from trackmania_rl.games.protocol import rollout
     from trackmania_rl.games.race_games import make_games_builder
     from trackmania_rl.runs import save_best_run
+    from trackmania_rl.runs.snapshot import already_stretched, write_settings
     from trackmania_rl.seeds import SeedTree
-    from trackmania_rl.settings.snapshot import already_stretched, write_settings
     from trackmania_rl.telemetry.race_record import CommandClock, RaceLog
     from trackmania_rl.track.named_maps import map_entries
-    from trackmania_rl.training.evaluation import greedy_after, load_driver
 
     driver = load_driver(file)
     game = driver.settings.game.model_copy(update={"game": "simulated", "games_per_collector": 1})

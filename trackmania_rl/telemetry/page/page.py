@@ -10,10 +10,10 @@ from typing import Any, Final
 
 from trackmania_rl.errors import UserError
 from trackmania_rl.games.race_games import check_edited_maps
+from trackmania_rl.runs.folder import RunFolder
+from trackmania_rl.runs.snapshot import edit_setting, read_snapshot, stamp_of
 from trackmania_rl.settings import Settings, changed_settings
 from trackmania_rl.settings.descriptions import settings_rows
-from trackmania_rl.settings.run_folder import RunFolder
-from trackmania_rl.settings.snapshot import edit_setting, read_snapshot, stamp_of
 from trackmania_rl.telemetry.live import LiveCar, LiveRace, LiveReader
 from trackmania_rl.telemetry.page.curves import Curve, FigureCurves, LogMessages, Point, RaceCurves
 from trackmania_rl.telemetry.page.races import WatchedRaces, race_sections

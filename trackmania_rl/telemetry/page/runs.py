@@ -12,9 +12,9 @@ from filelock import FileLock, Timeout
 
 from trackmania_rl.errors import UserError
 from trackmania_rl.files import read_npy
-from trackmania_rl.places import command_line_of
-from trackmania_rl.settings.run_folder import RunFolder, is_run
-from trackmania_rl.settings.snapshot import SETTINGS_FILE, read_snapshot
+from trackmania_rl.paths import command_line_of
+from trackmania_rl.runs.folder import RunFolder, is_run
+from trackmania_rl.runs.snapshot import SETTINGS_FILE, read_snapshot
 from trackmania_rl.telemetry.diagnostics import list_pictures
 from trackmania_rl.telemetry.learning_summary import iterate_races
 from trackmania_rl.telemetry.run_status import read_status

@@ -21,7 +21,7 @@ import psutil
 from filelock import FileLock, Timeout
 
 from trackmania_rl.errors import UserError
-from trackmania_rl.places import user_folder
+from trackmania_rl.paths import user_folder
 from trackmania_rl.processes import descendants_of, end_processes, is_running
 from trackmania_rl.tmi_interaction.tminterface2 import GameConnectionError
 

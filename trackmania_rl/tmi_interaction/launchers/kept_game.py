@@ -16,7 +16,7 @@ from typing import Final
 from filelock import FileLock, Timeout
 from typing_extensions import override
 
-from trackmania_rl.places import user_folder
+from trackmania_rl.paths import user_folder
 from trackmania_rl.protocol.messages import LINK_VERSION, MessageId
 from trackmania_rl.simulator.tracks.track_file import load_track
 from trackmania_rl.tmi_interaction.launchers.launcher import GameLauncher

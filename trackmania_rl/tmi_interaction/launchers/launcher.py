@@ -20,7 +20,7 @@ import psutil
 from typing_extensions import override
 
 from trackmania_rl.errors import PassingError
-from trackmania_rl.places import SHIPPED_FOLDER
+from trackmania_rl.paths import SHIPPED_FOLDER
 from trackmania_rl.simulator.tracks.track_file import load_track
 from trackmania_rl.tmi_interaction.launchers.game_processes import GAME_NAME, list_games
 from trackmania_rl.tmi_interaction.tminterface2 import LOOPBACK, GameConnectionError

@@ -23,7 +23,7 @@ import psutil
 from typing_extensions import override
 
 from trackmania_rl.errors import UserError, one_line
-from trackmania_rl.places import SHIPPED_FOLDER
+from trackmania_rl.paths import SHIPPED_FOLDER
 from trackmania_rl.processes import descendants_of, end_processes, is_running
 from trackmania_rl.settings import UserSettings
 from trackmania_rl.tmi_interaction.launchers.game_processes import (

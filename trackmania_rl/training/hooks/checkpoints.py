@@ -14,6 +14,9 @@ import torch
 from torch import nn
 from typing_extensions import override
 
+from trackmania_rl.agents.finite_numbers import in_few_words, not_finite_tensors
+from trackmania_rl.drivers.driver_file import ENDING, DriverFile, DriverTrack, write_driver
+from trackmania_rl.drivers.loading import first_weights, load_weights, tracks_of
 from trackmania_rl.errors import ExitCode, UserError, one_line
 from trackmania_rl.experience_replay.memory import MiniRaceMemory
 from trackmania_rl.race.race import Race, RaceFacts
@@ -30,15 +33,12 @@ from trackmania_rl.runs import (
     save_best_run,
 )
 from trackmania_rl.runs.changes import changes_of_meaning, changes_since, differences, require_accepted
-from trackmania_rl.runs.driver_file import ENDING, DriverFile, DriverTrack, write_driver
+from trackmania_rl.runs.folder import KEPT_CHECKPOINTS
 from trackmania_rl.settings import Settings
 from trackmania_rl.settings.loading import stored_settings
-from trackmania_rl.settings.run_folder import KEPT_CHECKPOINTS
 from trackmania_rl.telemetry.race_record import last_session
 from trackmania_rl.telemetry.run_status import read_status
 from trackmania_rl.telemetry.statistics import RECENT_RACES, TrainingStatistics
-from trackmania_rl.training.driver_loading import first_weights, load_weights, tracks_of
-from trackmania_rl.training.finite_numbers import in_few_words, not_finite_tensors
 from trackmania_rl.training.hooks.hook import Hook, Interval, RunContext
 
 log = logging.getLogger(__name__)

@@ -14,8 +14,8 @@ from typing_extensions import override
 
 from trackmania_rl.agents.weights import evaluation_mode
 from trackmania_rl.race.race import Race
+from trackmania_rl.runs.snapshot import SETTINGS_FILE, handed_on_text
 from trackmania_rl.settings import Settings
-from trackmania_rl.settings.snapshot import SETTINGS_FILE, handed_on_text
 from trackmania_rl.telemetry.figures import progress_figures, quantile_figures, race_figures, weight_samples
 from trackmania_rl.telemetry.loggers import BackgroundLogger, open_loggers
 from trackmania_rl.training.hooks.hook import Hook, Interval

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from trackmania_rl.errors import UserError, one_line
 from trackmania_rl.files import parse_json, portable, read_bounded, write_durably
-from trackmania_rl.places import SHIPPED_FOLDER, program_version
+from trackmania_rl.paths import SHIPPED_FOLDER, program_version
 from trackmania_rl.race.actions import ANALOG_PARTS
 from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.race.spaces import Spaces
@@ -222,7 +222,7 @@ def write_driver(file: Path, driver: DriverFile, minimum_free_disk_mb: int = 0) 
 def read_driver(file: Path) -> DriverFile:
     """Read an untrusted driver file; if it does not exist, the one that ships under this path (drivers/ring.driver).
 
-    Sizes are bounded, and no code is run. `training.driver_loading` validates the settings.
+    Sizes are bounded, and no code is run. `drivers.loading` validates the settings.
 
     Raises:
         DriverFileError: if it is missing, damaged, too large, of another version, or no driver.

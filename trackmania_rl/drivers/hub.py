@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
+from trackmania_rl.drivers.driver_file import ENDING, LARGEST_FILE_BYTES, DriverFileError, read_driver
 from trackmania_rl.errors import UserError, one_line
 from trackmania_rl.files import check_file_name
-from trackmania_rl.runs.driver_file import ENDING, LARGEST_FILE_BYTES, DriverFileError, read_driver
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi

@@ -10,7 +10,6 @@ import contextlib
 import datetime
 import logging
 import os
-import re
 import secrets
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -22,12 +21,12 @@ from filelock import FileLock
 from pydantic import BaseModel
 
 from trackmania_rl.errors import UserError
-from trackmania_rl.files import read_bounded, write_durably
+from trackmania_rl.files import paths_cut, read_bounded, write_durably
+from trackmania_rl.runs.folder import SETTINGS_FILE, RunFolder
 from trackmania_rl.settings import loading
 from trackmania_rl.settings.descriptions import describe
 from trackmania_rl.settings.groups import DEFAULTS, NEEDS_RESTART, Settings, UserSettings, groups
 from trackmania_rl.settings.loading import SettingsError, changed_settings, load_settings
-from trackmania_rl.settings.run_folder import SETTINGS_FILE, RunFolder
 from trackmania_rl.settings.values import BY_NAME_ONLY, NONE, NamedPart
 
 TITLE: Final = """\
@@ -37,7 +36,6 @@ LAST_GOOD: Final = ".last_good"
 """End of the name of the newest valid copy of a run's settings."""
 WIDTH: Final = 120
 _COMMENT: Final[dict[str, Any]] = {"initial_indent": "# ", "subsequent_indent": "# ", "break_long_words": False}
-_WHOLE_PATH: Final = re.compile(r'"(?:[/\\~]|[A-Za-z]:[/\\])(?:[^"\n]*[/\\])?([^"/\\\n]*)"')
 
 log = logging.getLogger(__name__)
 
@@ -55,11 +53,6 @@ def handed_on_text(settings: Settings, title: str) -> str:
     text = paths_cut(_settings_text(already_stretched(settings), f"# {title}", without="user"))
     home = os.path.expanduser("~")
     return text.replace(home, "~") if len(home) > 1 else text
-
-
-def paths_cut(text: str) -> str:
-    """Cut the whole paths in the strings of TOML or JSON to their last part."""
-    return _WHOLE_PATH.sub(r'"\1"', text)
 
 
 def _settings_text(settings: Settings, title: str, without: str = "") -> str:

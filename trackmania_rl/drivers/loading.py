@@ -17,18 +17,9 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from trackmania_rl.agents.builder import AgentBuilder
+from trackmania_rl.agents.finite_numbers import in_few_words, not_finite_tensors
 from trackmania_rl.agents.networks import QuantileNetwork
-from trackmania_rl.errors import UserError, one_line
-from trackmania_rl.games.race_games import GamesBuilder, make_games_builder
-from trackmania_rl.places import PROJECT_FOLDER
-from trackmania_rl.race.spaces import Spaces
-from trackmania_rl.runs import (
-    CHECKPOINTS,
-    FIRST_CHECKPOINT_AFTER_S,
-    CheckpointError,
-    load_checkpoint,
-)
-from trackmania_rl.runs.driver_file import (
+from trackmania_rl.drivers.driver_file import (
     DriverCard,
     DriverFile,
     DriverFileError,
@@ -38,6 +29,18 @@ from trackmania_rl.runs.driver_file import (
     is_driver_file,
     read_driver,
 )
+from trackmania_rl.errors import UserError, one_line
+from trackmania_rl.games.race_games import GamesBuilder, make_games_builder
+from trackmania_rl.paths import PROJECT_FOLDER
+from trackmania_rl.race.spaces import Spaces
+from trackmania_rl.runs import (
+    CHECKPOINTS,
+    FIRST_CHECKPOINT_AFTER_S,
+    CheckpointError,
+    load_checkpoint,
+)
+from trackmania_rl.runs.folder import SETTINGS_FILE, is_run
+from trackmania_rl.runs.snapshot import read_snapshot
 from trackmania_rl.settings import (
     DRIVER_SETTINGS,
     NamedPart,
@@ -48,9 +51,6 @@ from trackmania_rl.settings import (
     shifts_of,
 )
 from trackmania_rl.settings.groups import DEFAULTS, RewardSettings
-from trackmania_rl.settings.run_folder import SETTINGS_FILE, is_run
-from trackmania_rl.settings.snapshot import read_snapshot
-from trackmania_rl.training.finite_numbers import in_few_words, not_finite_tensors
 
 log = logging.getLogger(__name__)
 

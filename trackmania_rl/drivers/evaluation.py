@@ -23,6 +23,8 @@ from gymnasium.spaces import Box
 from trackmania_rl.agents.builder import make_agent_builder
 from trackmania_rl.agents.devices import pick_device, pick_playing_device
 from trackmania_rl.agents.inference import Actor
+from trackmania_rl.drivers.driver_file import DriverFileError, is_driver_file
+from trackmania_rl.drivers.loading import Learned, fill_network, load_learned
 from trackmania_rl.errors import UserError, one_line
 from trackmania_rl.games.gymnasium_games import GymnasiumGames
 from trackmania_rl.games.protocol import GameIds, Games, Received, rollout
@@ -32,11 +34,9 @@ from trackmania_rl.race.actions import FORWARD, PEDALS
 from trackmania_rl.race.policy import ELAPSED_ACTIONS_FLOAT, BatchDecision, Policy, PolicyDecision
 from trackmania_rl.race.race import Race, RaceFacts
 from trackmania_rl.race.spaces import Spaces
-from trackmania_rl.runs.driver_file import DriverFileError, is_driver_file
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import MapEntry, Settings
 from trackmania_rl.telemetry.video import VideoFile
-from trackmania_rl.training.driver_loading import Learned, fill_network, load_learned
 
 FORCED_START_ACTIONS: Final = 10
 """Default number of forced actions: half a second."""

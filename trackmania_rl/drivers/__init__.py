@@ -1,0 +1,1 @@
+"""Drivers: trained policies in one file, their hub, loading and evaluation."""
