@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -94,14 +95,33 @@ def shared_data(shared_data_folder):
     return shared_data_folder
 
 
+RAY_HEAD = """
+import sys
+from ray.cluster_utils import Cluster
+node = {"num_cpus": 1, "resources": {"collector": 1}, "object_store_memory": 100 << 20, "include_dashboard": False}
+cluster = Cluster(initialize_head=True, head_node_args=node)
+print("head", cluster.address, flush=True)
+sys.stdin.read()
+cluster.shutdown()
+"""
+
+
 @pytest.fixture(scope="session")
 def ray_here():
-    """Ray on this machine, started once for all tests of a process; skips where it is not installed."""
+    """Ray on this machine, started once for all tests of a process; skips where it is not installed.
+
+    The head starts in a process of its own: Ray forks, and a fork can hang in a process with threads of gRPC, which
+    earlier tests leave.
+    """
     ray = pytest.importorskip("ray", reason="Ray is not installed: pip install -r requirements-cluster.txt")
-    options = {"num_cpus": 1, "resources": {"collector": 1}, "object_store_memory": 100 << 20}
-    ray.init("local", include_dashboard=False, log_to_driver=False, **options)
-    yield
-    ray.shutdown()
+    with subprocess.Popen(
+        [sys.executable, "-c", RAY_HEAD], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as head:
+        address = next(line for line in head.stdout if line.startswith("head ")).split()[1]
+        ray.init(address, log_to_driver=False)
+        yield
+        ray.shutdown()
+        head.stdin.close()
 
 
 def straight_line_m(length_m):
