@@ -32,6 +32,7 @@ def test_a_value_is_changed_and_nothing_else(snapshot, line_break):
         ("random_action_throttle_probability", "None", None),
         ("random_action_throttle_probability", "none", None),
         ("use_ddqn", "true", True),
+        ("keep_driver_every_s", "60.0", 60.0),
         ("constant_reward_per_ms", "-1", -1.0),
     ],
 )

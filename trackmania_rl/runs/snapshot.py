@@ -12,6 +12,7 @@ import logging
 import os
 import secrets
 import textwrap
+import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -66,7 +67,7 @@ def _settings_text(settings: Settings, title: str, without: str = "") -> str:
             about, unit, allowed = describe(name)
             allowed = f"{unit and f'Unit: {unit}. '}Allowed: {allowed}{'; restart' if name in NEEDS_RESTART else ''}."
             lines += ["", *(textwrap.fill(text, WIDTH, **_COMMENT) for text in (about, allowed))]
-            lines.append(f"{name} = {_toml(_plain_setting(value), len(name) + 3)}")
+            lines.append(f"{name} = {toml_of(value, len(name) + 3)}")
     return "\n".join(lines) + "\n"
 
 
@@ -111,7 +112,7 @@ def write_changes(file: Path, new: Mapping[str, Any], text: str | None = None) -
     text = _text_of(file) if text is None else text
     document = tomlkit.parse(text)
     for name, value in new.items():
-        document[name] = tomlkit.value(_toml(_plain_setting(value), len(name) + 3))
+        document[name] = tomlkit.value(toml_of(value, len(name) + 3))
     with FileLock(file.with_name(f"{file.name}.lock")):
         if _text_of(file) != text:
             raise UserError(f"{file} was edited by another program at the same time: try again")
@@ -132,13 +133,16 @@ def edit_setting(
 ) -> dict[str, tuple[Any, Any]]:
     """Change a setting of a run while it trains; return the changes, as `changed_settings` does.
 
-    The text is as after `--set name=`. `check` raises `UserError` for settings such as a missing map.
+    The text is as after `--set name=`, or as in settings.toml. `check` raises a `UserError`, such as for a missing map.
 
     Raises:
         UserError: if the settings are not valid with it, the setting needs a restart, or the file cannot be written.
     """
     file = run_folder / SETTINGS_FILE
-    override = [f"{name}={text}"]
+    _, value = loading.parse_override(f"{name}={text}")
+    with contextlib.suppress(tomllib.TOMLDecodeError):
+        value = tomllib.loads(f"value = {text}")["value"] if isinstance(value, str) else value
+    override = {name: value}
     if name in NEEDS_RESTART:
         raise SettingsError(f"{name} waits for the next start of the run: end the training, then change it in {file}")
     text_before = _text_of(file)
@@ -153,6 +157,11 @@ def edit_setting(
     except OSError as error:
         raise UserError(f"{file} cannot be changed: {error.strerror}") from error
     return changed_settings(loading.settings_from_values(values, (), str(file)), after)
+
+
+def toml_of(value: Any, indent: int = 0) -> str:
+    """Write a setting as TOML, a long array with one entry a line if there is an indent."""
+    return _toml(_plain_setting(value), indent)
 
 
 def _plain_setting(value: Any) -> Any:

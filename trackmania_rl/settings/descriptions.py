@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 import textwrap
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from typing import Any, Final
 
@@ -71,17 +71,33 @@ def describe_range(name: str) -> str:
     return _in_words(_properties(model)[name])
 
 
-def settings_rows(settings: Settings, has_private: bool = False) -> list[dict[str, Any]]:
-    """List settings with their values as Python literals; those of this machine only with `has_private`."""
+def _literal(value: Any) -> str:
+    """Write a value as a Python literal, which `--set` takes."""
+    return repr(_dumped(value))
+
+
+def _dumped(value: Any) -> Any:
+    """Return a value whose `repr` is a literal; models become dicts."""
+    if isinstance(value, BaseModel):
+        return {key: entry for key, entry in value.model_dump().items() if entry not in ("", None)}
+    if isinstance(value, tuple | list):
+        return tuple(map(_dumped, value))
+    return value if isinstance(value, bool | int | float | str | dict | None) else str(value)
+
+
+def settings_rows(
+    settings: Settings, has_private: bool = False, text_of: Callable[[Any], str] = _literal
+) -> list[dict[str, Any]]:
+    """List settings with their values as texts; those of this machine only with `has_private`."""
     return [
         {
             "name": name,
             "group": group,
-            "value": repr(_dumped(value)),
+            "value": text_of(value),
             "unit": unit,
             "range": allowed,
             "restart": name in NEEDS_RESTART,
-            "default": "" if FIELDS[name].is_required() else repr(_dumped(FIELDS[name].default)),
+            "default": "" if FIELDS[name].is_required() else text_of(FIELDS[name].default),
             "is_default": FIELDS[name].is_required() or value == FIELDS[name].default,
             "about": about,
         }
@@ -137,12 +153,3 @@ def _in_words(schema: Mapping[str, Any]) -> str:
         return f"({_in_words(schema['items'])}, ...)"
     limits = [text.format(schema[key]) for key, text in _LIMITS.items() if schema.get(key, LARGEST_INT) != LARGEST_INT]
     return f"{_WORDS.get(schema.get('type', ''), 'as described')} {', '.join(limits)}".rstrip()
-
-
-def _dumped(value: Any) -> Any:
-    """Return a value whose `repr` is a literal; models become dicts."""
-    if isinstance(value, BaseModel):
-        return {key: entry for key, entry in value.model_dump().items() if entry not in ("", None)}
-    if isinstance(value, tuple | list):
-        return tuple(map(_dumped, value))
-    return value if isinstance(value, bool | int | float | str | dict | None) else str(value)

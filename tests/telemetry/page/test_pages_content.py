@@ -9,7 +9,8 @@ from torch.utils.tensorboard import SummaryWriter
 from tests.telemetry.page.conftest import RECORD_MS, race_line
 from trackmania_rl.errors import UserError
 from trackmania_rl.paths import PROJECT_FOLDER
-from trackmania_rl.runs.snapshot import write_changes
+from trackmania_rl.runs.snapshot import toml_of, write_changes
+from trackmania_rl.settings import MapEntry
 from trackmania_rl.simulator.tracks.track_generator import TrackRecipe
 from trackmania_rl.telemetry.page import curves as curves_module
 from trackmania_rl.telemetry.page.command import run_of_driver
@@ -184,11 +185,13 @@ def test_settings_are_shown_with_their_comments_and_edited(page, run):
     assert rows["evaluation_weights_decay"]["about"].startswith("Decay of the averaged weights")
     assert rows["constant_reward_per_ms"]["value"] == "-0.0012"
     assert rows["n_collectors"]["restart"]
+    assert rows["use_ddqn"]["value"] in ("true", "false"), "as in settings.toml"
+    assert rows["lr_schedule"]["value"].startswith("[[0, ")
     assert "game_command" not in rows
     before = run.settings.read_bytes()
     entry = {"map_name": "x", "map_path": "x.toml", "reference_line": "x.npy", "is_explo": True, "fill_buffer": True}
     with pytest.raises(UserError, match=r"x\.toml"):
-        page.edit("map_cycle", f"({entry!r},)")
+        page.edit("map_cycle", f"[{toml_of(MapEntry(**entry))}]")
     assert run.settings.read_bytes() == before
     write_changes(run.settings, {"evaluation_weights_decay": 3})
     assert "evaluation_weights_decay = 3" in page.read()["run"]["settings_error"]

@@ -11,7 +11,7 @@ from typing import Any, Final
 from trackmania_rl.errors import UserError
 from trackmania_rl.games.race_games import check_edited_maps
 from trackmania_rl.runs.folder import RunFolder
-from trackmania_rl.runs.snapshot import edit_setting, read_snapshot, stamp_of
+from trackmania_rl.runs.snapshot import edit_setting, read_snapshot, stamp_of, toml_of
 from trackmania_rl.settings import Settings, changed_settings
 from trackmania_rl.settings.descriptions import settings_rows
 from trackmania_rl.telemetry.live import LiveCar, LiveRace, LiveReader
@@ -159,13 +159,13 @@ class RunPage:
     def settings(self) -> dict[str, Any]:
         """Return the run's settings, and the error in them."""
         with self._lock:
-            return {"rows": settings_rows(self._in_file), "error": self._settings_error}
+            return {"rows": settings_rows(self._in_file, text_of=toml_of), "error": self._settings_error}
 
     def edit(self, name: str, text: str) -> dict[str, str]:
         """Change a setting in the run's file; return "old -> new" by name. A `UserError` changes nothing."""
         with self._editing:
             changes = edit_setting(self.run.path, name, text, self._check_maps)
-        return {name: f"{old!r} -> {new!r}" for name, (old, new) in changes.items()}
+        return {name: f"{toml_of(old)} -> {toml_of(new)}" for name, (old, new) in changes.items()}
 
     def _check_maps(self, edited: Settings) -> None:
         if "map_cycle" in changed_settings(self._settings, edited):

@@ -29,19 +29,19 @@ function show() {
 
 /** A value as it is typed: texts without quotes. The server takes both. */
 function typed(literal) {
-  const text = /^'([A-Za-z][^'\\]*)'$/.exec(literal)?.[1];
-  return text === undefined || ["True", "False", "None"].includes(text) ? literal : text;
+  const text = /^"([A-Za-z][^"\\]*)"$/.exec(literal)?.[1];
+  return text === undefined || ["true", "false"].includes(text) ? literal : text;
 }
 
 function setting(row) {
-  const isSwitch = row.value === "True" || row.value === "False";
+  const isSwitch = row.value === "true" || row.value === "false";
   const attributes = { "aria-label": row.name, "data-setting": row.name };
   const field = isSwitch
     ? el("input", { type: "checkbox", role: "switch", disabled: row.restart, ...attributes })
     : el("textarea", { rows: 1, spellcheck: "false", readonly: row.restart, ...attributes });
-  const text = () => (isSwitch ? (field.checked ? "True" : "False") : field.value.trim());
+  const text = () => (isSwitch ? (field.checked ? "true" : "false") : field.value.trim());
   let written = typed(row.value);
-  if (isSwitch) field.checked = row.value === "True";
+  if (isSwitch) field.checked = row.value === "true";
   else field.value = written;
   const button = el("button", { type: "button", hidden: true }, "apply");
   const answer = el("p", { class: "told" });
@@ -79,7 +79,7 @@ function setting(row) {
     }
   });
   const about = [isSwitch ? "" : row.range, row.unit].filter(Boolean).join(", in ");
-  const usual = row.default === "" ? "" : `default ${isSwitch ? (row.default === "True" ? "on" : "off") : typed(row.default)}`;
+  const usual = row.default === "" ? "" : `default ${isSwitch ? (row.default === "true" ? "on" : "off") : typed(row.default)}`;
   return el("div", { class: `setting ${row.is_default ? "" : "differs"}` },
     el("div", {}, el("code", {}, row.name), " ", row.restart ? el("span", { class: "badge" }, "next start") : null, el("small", {}, row.about)),
     el("div", {}, field, el("small", {}, [about, usual].filter(Boolean).join("; "))),
