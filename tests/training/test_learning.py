@@ -196,6 +196,17 @@ def test_resets_come_at_their_interval_also_when_they_are_switched_on_late(live,
     assert run.agent.updates == (2 * (61 + 43 + 43 + 60) + 26) // 13
 
 
+def test_another_reset_flag_resets_once(live, make_run, make_race, monkeypatch):
+    run = make_run()
+    reset_at_frames = []
+    monkeypatch.setattr(run.agent, "reset_partially", lambda: reset_at_frames.append(run.frames_total))
+    run.train_on([make_race(61, False)])
+    edit(live, single_reset_flag=1, additional_transitions_after_reset=26)
+    run.train_on([make_race(43, False), make_race(43, False)])
+    assert reset_at_frames == [61 + 43]
+    assert run.agent.updates == (2 * (61 + 43 + 43) + 26) // 13
+
+
 def test_a_run_resumed_without_its_memory_fills_it_before_it_learns(live, make_run, make_race):
     edit(live, checkpoint_holds_replay=False)
     before, resumed = make_run(name="before"), make_run(name="resumed")

@@ -111,7 +111,7 @@ def test_pipes_and_devices_in_a_runs_folder_are_not_opened(begin_run, live, make
 def test_the_best_race_of_each_map_is_kept_with_its_inputs_and_the_driver_that_drove_it(live, begin_run, make_race):
     valley, *_ = live.current.game.map_cycle
     cycle = (valley, *(valley.model_copy(update={"map_name": name}) for name in ("valley_2", "kart")))
-    run = begin_run(map_cycle=cycle)
+    run = begin_run(map_cycle=cycle, threshold_to_save_all_runs_ms=3150)
     best_runs = run.context.folder.best_runs
     agent, settings = run.agent, live.current
     network = IQN(settings, race_spaces(settings), SeedTree(2)).make_network()
@@ -128,6 +128,8 @@ def test_the_best_race_of_each_map_is_kept_with_its_inputs_and_the_driver_that_d
     assert kept_after(3000, is_explo=False, inputs="0.00 press up\n") == ["valley_2_3300", "valley_3000"]
     assert kept_after(2900, "taken away") == ["valley_2_3300", "valley_3000"]
     assert {"valley_3100", "valley_3000"} < {path.name for path in best_runs.iterdir()}
+    good_runs = {path.name for path in run.context.folder.good_runs.iterdir()}
+    assert good_runs == {"valley_3100", "valley_3000", "taken away_2900"}, "all within the threshold"
     assert (best_runs / "valley_3000" / "valley_3000.inputs").read_text() == "0.00 press up\n"
     for name, network in (("valley_2_3300", agent.exploration_network), ("valley_3000", agent.evaluation_network)):
         driver = read_driver(best_runs / name / f"{name}.driver")

@@ -54,7 +54,6 @@ PUBLISHED: Final[Mapping[str, Any]] = {
     "ms_per_tm_engine_step": 10,
     "sync_virtual_and_real_checkpoints": True,
     "deck_height": -math.inf,
-    "single_reset_flag": 0,
     "apply_randomcrop_augmentation": False,
     "linux_launch_game_path": "path_to_be_filled_only_if_on_linux",
 }
@@ -76,7 +75,6 @@ FIXED_HERE: Final[Mapping[str, Any]] = {
 
 INSTEAD: Final[Mapping[str, str]] = {
     "apply_randomcrop_augmentation": 'transforms = ("examples.image_shifts:ImageShifts",) does the same',
-    "threshold_to_save_all_runs_ms": "best_runs/ keeps the records, and record_every_n_evaluations other races",
 }
 """Texts that name a counterpart here, by the name there."""
 

@@ -12,6 +12,7 @@
             memory/                rows of the replay memory, in .npz files that checkpoints share
         replay/                    files of a replay memory on disk (replay_storage), which checkpoints flush
         best_runs/{map}_{time}/    input script, Q values, settings and driver of each record
+        good_runs/{map}_{time}/    the same of all races within threshold_to_save_all_runs_ms, without drivers
         drivers/{frames}.driver    drivers kept during the training, see keep_driver_every_s
         races.jsonl                one line for each race
         races.undone.jsonl         races after the last checkpoint of a run that was killed

@@ -32,6 +32,7 @@ class RunFolder:
         self.checkpoints = path / CHECKPOINTS
         self.replay = path / REPLAY
         self.best_runs = path / "best_runs"
+        self.good_runs = path / "good_runs"
         self.drivers = path / "drivers"
         self.recordings = path / "recordings"
         self.diagnostics = path / "diagnostics"

@@ -94,6 +94,8 @@ class RunSettings(Group):
     """Keep the replay buffer in checkpoints, for an exact resume; with images gigabytes."""
     keep_driver_every_s: Annotated[NonNegativeFloat, Unit("s")] = 0.0
     """Time after which the driver is kept in drivers/, with 1 to 26 MB; 0 for never."""
+    threshold_to_save_all_runs_ms: Annotated[NonNegativeInt, Unit("ms")] = 0
+    """Time of a race up to which all finished races are kept in good_runs/, as records are; 0 for none."""
     keep_drivers_at_most: OrNone[PositiveInt] = None
     """Newest drivers that stay in drivers/; None for all."""
     minimum_free_disk_mb: Annotated[NonNegativeInt, Unit("MB")] = 200
@@ -285,6 +287,8 @@ class AgentSettings(Group):
     """Decay of the averaged weights in evaluation races, per publication of weights; 0 for no average."""
     reset_every_n_frames_generated: Annotated[NonNegativeInt, Unit("frames")] = 0
     """Frames between two resets, which mix the network with a fresh one; 0 for never."""
+    single_reset_flag: Annotated[int, Field(ge=0)] = 0
+    """Another number than before resets the network once, while the run trains."""
     overall_reset_mul_factor: Fraction = 0.01
     """Share of the fresh network at a reset."""
     last_layer_reset_mul_factor: Fraction = 0.8

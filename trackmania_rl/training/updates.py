@@ -43,7 +43,7 @@ def apply_schedules(run: RunContext) -> None:
 
 
 class PartialResets:
-    """Mixes the network with a fresh one every `reset_every_n_frames_generated` frames.
+    """Mixes the network with a fresh one every `reset_every_n_frames_generated` frames, and at another reset flag.
 
     Then trains on `additional_transitions_after_reset` more transitions than the replay ratio requires. Frames are
     counted from the last reset, or from the moment at which resets were switched on.
@@ -52,26 +52,30 @@ class PartialResets:
     def __init__(self, run: RunContext) -> None:
         self.run = run
         self._counted_from_frames = 0
+        self._flag = run.settings.agent.single_reset_flag
 
     def reset_if_due(self) -> None:
-        """Reset after enough frames."""
+        """Reset after enough frames, or if the flag has changed."""
         settings = self.run.settings.agent
         every_frames = settings.reset_every_n_frames_generated
         frames = self.run.statistics.frames_total
+        is_asked_for = settings.single_reset_flag != self._flag
+        self._flag = settings.single_reset_flag
         if every_frames == 0:
             self._counted_from_frames = frames
-        elif frames - self._counted_from_frames >= every_frames:
+        if is_asked_for or 0 < every_frames <= frames - self._counted_from_frames:
             self._counted_from_frames = frames
             self.run.agent.reset_partially()
             self.run.replay.transitions_due += settings.additional_transitions_after_reset
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state for a checkpoint."""
-        return {"counted_from_frames": self._counted_from_frames}
+        return {"counted_from_frames": self._counted_from_frames, "single_reset_flag": self._flag}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue from a checkpoint."""
         self._counted_from_frames = state_dict["counted_from_frames"]
+        self._flag = state_dict["single_reset_flag"]
 
 
 class NumbersNotFiniteError(PassingError):

@@ -297,7 +297,7 @@ def _has_lost_its_checkpoints(folder: RunFolder) -> bool:
 
 
 class KeepRecords(Hook):
-    """Keeps the inputs and Q values of each map's best race in best_runs/.
+    """Keeps the inputs and Q values of each map's best race in best_runs/, and of all good races in good_runs/.
 
     Beside the best one is the network that drove it, as of the race's end. The folder's records count also in a run
     that was resumed from an earlier checkpoint.
@@ -314,16 +314,20 @@ class KeepRecords(Hook):
 
     @override
     def on_race(self, race: Race) -> None:
-        """Save the race if it is a record. Log I/O errors."""
+        """Save the race if it is a record, or within `threshold_to_save_all_runs_ms`. Log I/O errors."""
         facts = race.facts
         name = facts.map_name
         time_ms = facts.race_time_ms
-        is_result = facts.race_finished and facts.counts and not facts.is_generated
-        if not is_result or time_ms >= self._kept_ms.get(name, time_ms + 1):
+        if not (facts.race_finished and facts.counts) or facts.is_generated:
             return
-        self._kept_ms[name] = time_ms
+        settings = self.run.settings
+        folder = self.run.folder
         try:
-            self._keep_driver(save_best_run(self.run.folder.best_runs, race, self.run.settings), facts)
+            if time_ms <= settings.run.threshold_to_save_all_runs_ms:
+                save_best_run(folder.good_runs, race, settings)
+            if time_ms < self._kept_ms.get(name, time_ms + 1):
+                self._kept_ms[name] = time_ms
+                self._keep_driver(save_best_run(folder.best_runs, race, settings), facts)
         except UserError as error:
             log.error("%s", error)
 
