@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from trackmania_rl.errors import UserError
+from trackmania_rl.runs import snapshot as settings_file
 from trackmania_rl.runs.snapshot import LiveSettings, read_snapshot, write_snapshot
 from trackmania_rl.settings import SettingsError, load_settings
-from trackmania_rl.settings import snapshot as settings_file
 
 
 def edit(snapshot, *lines):
