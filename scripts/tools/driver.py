@@ -6,6 +6,7 @@ Examples:
   python scripts/tools/driver.py pack save/simulated
   python scripts/tools/driver.py show simulated.driver
   python scripts/tools/driver.py configuration simulated.driver
+  python scripts/tools/driver.py export simulated.driver --onnx simulated.onnx
   python scripts/tools/driver.py push simulated.driver USER/valley
   python scripts/tools/driver.py pull USER/valley
 """
@@ -58,6 +59,10 @@ def parse_arguments(words: list[str] | None) -> argparse.Namespace:
     writing.add_argument("file", type=Path, metavar="FILE", help="NAME.driver")
     where = "beside config.py (default: config_files/config_NAME.py)"
     writing.add_argument("-o", "--output", type=Path, metavar="FILE", help=where)
+
+    exporting = add_command("export", export, "write a driver's greedy policy as ONNX, for programs without torch")
+    exporting.add_argument("source", type=Path, metavar="RUN|FILE", help="save/{run_name}, or NAME.driver")
+    exporting.add_argument("--onnx", type=Path, metavar="FILE", required=True, help="NAME.onnx, to be written")
 
     pushing = add_command("push", push, "upload a driver file to the Hugging Face Hub (package huggingface-hub)")
     pushing.add_argument("file", type=Path, metavar="FILE", help="NAME.driver")
@@ -148,6 +153,14 @@ def configuration(arguments: argparse.Namespace) -> None:
         raise UserError(f"cannot write {file}: {error.strerror}") from error
     how = f"--config {file} --weights-from {arguments.file} --set run_name=NEW"
     print(f"wrote {file}; train the driver further with\n  {command_line_of('train')} {how}")
+
+
+def export(arguments: argparse.Namespace) -> None:
+    from trackmania_rl.drivers.evaluation import load_driver
+    from trackmania_rl.drivers.onnx_export import export_onnx
+
+    export_onnx(load_driver(arguments.source, torch_device="cpu"), arguments.onnx)
+    print(f"wrote {arguments.onnx} ({arguments.onnx.stat().st_size / 1e6:.1f} MB)")
 
 
 def push(arguments: argparse.Namespace) -> None:

@@ -20,6 +20,8 @@ ERRORS = {
     "PortInUseError",
     "RolloutTransportError",
 }
+OF_TRAINING = ("train.py", "evaluation.py", "loading.py")
+"""Modules beside those of the rooms training and multiprocess."""
 ERRORS_OF_TRAINING = ERRORS | {"PassingError", "UserError"}  # elsewhere its text says it all, which the page says once
 ENOUGH_WORDS = 3  # to tell a message from others
 
@@ -79,7 +81,7 @@ def _messages(root):
     for folder in ("trackmania_rl", "scripts"):
         for file in sorted((root / folder).rglob("*.py")):
             place = file.relative_to(root)
-            is_of_training = {"multiprocess", "training"} & set(place.parts) or place.name == "train.py"
+            is_of_training = {"multiprocess", "training"} & set(place.parts) or place.name in OF_TRAINING
             names = LOGS | (ERRORS_OF_TRAINING if is_of_training else ERRORS)
             for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
                 if isinstance(node, ast.Call) and node.args and _name(node.func) in names:

@@ -253,14 +253,9 @@ class TorchRLActor(Actor):
     ) -> BatchDecision:
         explorations = explorations or [GREEDY] * len(floats)
         explores = np.array([exploration is not GREEDY for exploration in explorations])
-        state = {"state_float": floats, "state_img": frames}
-        entries = {
-            name: torch.from_numpy(state[name]).to(self._device) for name in actor_critic.state_keys(self._spaces)
-        }
-        entries["state_float"] = normalization_of(self.network)(entries["state_float"])
-        batch = TensorDict(entries, batch_size=[len(floats)])
-        with self._random_state(), set_interaction_type(InteractionType.DETERMINISTIC):
-            best = self.network(batch.clone(False))
+        batch = self.states(torch.from_numpy(frames).to(self._device), torch.from_numpy(floats).to(self._device))
+        with self._random_state():
+            best = self.greedy(batch.clone(False))
         actions = self._of_space(best["action"])
         q_values = self._values(best)
         if explores.any():
@@ -269,6 +264,18 @@ class TorchRLActor(Actor):
             actions = np.where(is_explored, explored, actions)
             q_values = np.where(explores[:, None], values, q_values)
         return BatchDecision(actions=actions, is_greedy=~explores, q_values=q_values)
+
+    def states(self, frames: Tensor, floats: Tensor) -> TensorDict:
+        """Return the network's entries of frames (B, S, H, W) uint8 and floats (B, F)."""
+        entries = {"state_float": normalization_of(self.network)(floats), "state_img": frames}
+        known = {name: entries[name] for name in actor_critic.state_keys(self._spaces)}
+        return TensorDict(known, batch_size=[floats.shape[0]])
+
+    def greedy(self, states: TensorDict) -> TensorDictBase:
+        """Add the network's greedy decisions to states."""
+        with set_interaction_type(InteractionType.DETERMINISTIC):
+            decided: TensorDictBase = self.network(states)
+        return decided
 
     def _explored(
         self, batch: TensorDict, best: TensorDictBase, explorations: Sequence[Exploration]

@@ -27,6 +27,7 @@ USES_OF_EXTRAS: Final = {
     "wandb": "Weights & Biases",
     "mlflow": "MLflow",
     "trackio": "Trackio",
+    "onnx": "export of drivers",
     "hub": "drivers on the Hugging Face Hub",
     "cluster": "Ray cluster and search over settings",
     "worker": "workers on other machines",
