@@ -54,6 +54,14 @@ class CountingNumbers(Counting):
     action_space = spaces.Box(-1.0, 1.0, (2,))
 
 
+class CountingChoices(Counting):
+    action_space = spaces.MultiDiscrete([3, 2])
+
+
+class TooManyChoices(Counting):
+    action_space = spaces.MultiDiscrete([40, 40])
+
+
 class Unbounded(Counting):
     action_space = spaces.Box(-np.inf, np.inf, (2,))
 
@@ -174,6 +182,17 @@ def test_actions_may_be_numbers_and_episodes_truncated(settings):
     assert race.facts.cutoff_reason == "truncated"
 
 
+def test_each_combination_of_choices_is_an_action(settings):
+    games = games_of(settings, CountingChoices)
+    games.begin(1, ENTRY)
+    for action in range(EPISODE):
+        decide(games, action)
+    race = games.recv().ended[1]
+    assert race.columns["actions"].tolist() == [0, 1, 2, 3, 4]
+    chosen = [np.array(pair) for pair in ((0, 0), (0, 1), (1, 0), (1, 1), (2, 0))]
+    np.testing.assert_array_equal(games._envs[1].unwrapped.actions, chosen)
+
+
 def test_episodes_begin_by_the_runs_seed(settings):
     def beginnings(seed):
         games = games_of(settings, Counting, seed)
@@ -189,7 +208,8 @@ def test_episodes_begin_by_the_runs_seed(settings):
     ("env", "message"),
     [
         ("NoSuchGame-v3", r"GymnasiumGames\(env='NoSuchGame-v3'\): .*doesn't exist"),
-        (Unbounded, r"Unbounded has the actions Box\(-inf, .*Discrete\(n\) and a bounded Box"),
+        (TooManyChoices, r"TooManyChoices has the actions MultiDiscrete\(\[40 40\]\).* at most 1024 combinations"),
+        (Unbounded, r"Unbounded has the actions Box\(-inf, .*Discrete\(n\), .* and a bounded Box"),
         (Lists, r"Lists has the observations Sequence\(.*cannot be flattened to floats"),
     ],
 )
@@ -252,7 +272,7 @@ def test_only_the_first_collector_touches_an_environment_with_given_spaces(repos
 
 def test_an_environment_must_have_the_spaces_given(settings):
     with pytest.raises(EnvironmentFaultError, match=r"Counting has the spaces .* not those given: .*Discrete\(7\)"):
-        GymnasiumGames(settings, env=Counting, spaces=other_spaces).make_games(0, Path(), np.random.default_rng(0))
+        GymnasiumGames(settings, env=Counting, spaces=other_spaces()).make_games(0, Path(), np.random.default_rng(0))
 
 
 class Drawn(Counting):
@@ -352,7 +372,10 @@ def test_a_horizon_beyond_an_environments_own_limit_replaces_it(settings, env, h
     assert games._envs[0].spec.max_episode_steps == limit
 
 
-@pytest.mark.parametrize(("env", "actions"), [(Counting, [0, 1]), (CountingNumbers, np.float32([[0.5, 1], [-1, 0]]))])
+@pytest.mark.parametrize(
+    ("env", "actions"),
+    [(Counting, [0, 1]), (CountingChoices, [5, 2]), (CountingNumbers, np.float32([[0.5, 1], [-1, 0]]))],
+)
 def test_a_vector_environment_steps_when_each_episode_has_its_decision(settings, env, actions):
     games = games_of(settings, partial(vector_of, env))
     own = GymnasiumGames(settings, env=env).spaces

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import math
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -36,6 +37,8 @@ from trackmania_rl.race.views import FLOATS, Views
 from trackmania_rl.settings import Settings, SettingsError
 
 MakeEnv = Callable[..., AnyEnv]
+MOST_COMBINATIONS: Final = 1024
+"""Largest number of a `MultiDiscrete`'s combinations, each of which is an action of the agent."""
 EnvSpaces = tuple[gym_spaces.Space[Any], gym_spaces.Space[Any]]
 """Observation and action space of an environment."""
 
@@ -59,8 +62,8 @@ class GymnasiumGames(GamesBuilder):
             `num_envs` makes a `VectorEnv` with `AutoresetMode.DISABLED`; its limit stays.
         vectorization_mode: "sync" or "async" for an id's `VectorEnv`; None steps environments in turn.
         info: names of entries of `info`, numbers or arrays, that become columns `info_NAME` (T, ...) of races.
-        spaces: a function that returns the observation and action space of one environment, such as a robot, that only
-            collectors may make. By default every process makes one to read them, and closes it.
+        spaces: observation and action space of one environment, such as a robot, that only collectors may make, or a
+            function that returns them. By default every process makes one to read them, and closes it.
 
     Attributes:
         spaces: of the environment, with the run's views.
@@ -79,7 +82,7 @@ class GymnasiumGames(GamesBuilder):
         env: str | MakeEnv,
         vectorization_mode: Literal["sync", "async"] | None = None,
         info: Sequence[str] = (),
-        spaces: Callable[[], EnvSpaces] | None = None,
+        spaces: EnvSpaces | Callable[[], EnvSpaces] | None = None,
     ) -> None:
         self._settings = settings
         self._env = env
@@ -92,7 +95,7 @@ class GymnasiumGames(GamesBuilder):
         self.render = False
         self.name = env if isinstance(env, str) else getattr(env, "__name__", type(env).__name__)
         self.frames_per_s = DEFAULT_FRAMES_PER_S
-        self._given_spaces = None if spaces is None else spaces()
+        self._given_spaces = spaces() if callable(spaces) else spaces
         of_env = self._given_spaces or self._spaces_of_one()
         self.spaces = _spaces(self.name, of_env, settings)
 
@@ -220,6 +223,10 @@ def _takes(make: MakeEnv, parameter: str) -> bool:
 
 def _spaces(name: str, spaces: EnvSpaces, settings: Settings) -> Spaces:
     observation, action = spaces
+    choices: tuple[int, ...] = ()
+    if isinstance(action, gym_spaces.MultiDiscrete) and math.prod(action.nvec.ravel().tolist()) <= MOST_COMBINATIONS:
+        choices = tuple(action.nvec.ravel().tolist())
+        action = gym_spaces.Discrete(math.prod(choices))
     is_bounded_box = (
         isinstance(action, gym_spaces.Box)
         and len(action.shape) == 1
@@ -228,8 +235,9 @@ def _spaces(name: str, spaces: EnvSpaces, settings: Settings) -> Spaces:
     )
     if not isinstance(action, gym_spaces.Discrete) and not is_bounded_box:
         raise SettingsError(
-            f"games: {name} has the actions {action}; what can be learned is Discrete(n) and a bounded Box(low, high, "
-            "(D,), float32): wrap the environment (gymnasium.wrappers.TransformAction)"
+            f"games: {name} has the actions {action}; what can be learned is Discrete(n), MultiDiscrete of at most "
+            f"{MOST_COMBINATIONS} combinations, and a bounded Box(low, high, (D,), float32): wrap the environment "
+            "(gymnasium.wrappers.TransformAction)"
         )
     if not observation.is_np_flattenable:
         raise SettingsError(f"games: {name} has the observations {observation}, which cannot be flattened to floats")
@@ -263,6 +271,7 @@ def _spaces(name: str, spaces: EnvSpaces, settings: Settings) -> Spaces:
         float_std=tuple(number for block in (own, *blocks) for number in block.std),
         action=action,  # type: ignore[arg-type]
         image_shape=settings.game.image_shape,
+        choices=choices,
         views=views,
         custom_observation=observation,
     )

@@ -242,7 +242,8 @@ class SteppedVectorEnv(SteppedEnvs):
         if self._is_over.any():  # these have no episode: `begin` resets
             self._masked_reset(self._is_over)
         space = self._spaces.action
-        actions = [space.low if isinstance(space, gym_spaces.Box) else space.start] * self.n_games
+        idle = env_action(self._spaces, space.low if isinstance(space, gym_spaces.Box) else 0)
+        actions = [idle] * self.n_games
         for game, (decision, row) in self._decided.items():
             actions[game] = env_action(self._spaces, decision.actions[row])
         made = self._vector_env.step(np.array(actions))
@@ -329,4 +330,6 @@ def _is_image(space: gym_spaces.Space[Any]) -> bool:
 def env_action(spaces: Spaces, action: Any) -> Any:
     """Convert an agent's action to the environment's."""
     space = spaces.action
+    if spaces.choices:
+        return np.array(np.unravel_index(int(action), spaces.choices))
     return int(action) + int(space.start) if isinstance(space, gym_spaces.Discrete) else np.asarray(action)

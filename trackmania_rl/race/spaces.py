@@ -23,6 +23,7 @@ class Spaces:
     action: Discrete | Box  #: `Box` (D,) of float32 with finite bounds
     image_shape: tuple[int, int, int] = (1, 0, 0)  #: (S, H, W); H = W = 0 without an image
     waves: tuple[tuple[int, float], ...] = ()  #: (float's index, wavelength in its unit), for Fourier features
+    choices: tuple[int, ...] = ()  #: of a `MultiDiscrete` environment; an action is the number of a combination
     throttle_actions: tuple[int, ...] = ()  #: of a `Discrete`: accelerate without braking
     views: Views = NO_VIEWS
     custom_observation: Space[Any] | None = None  #: of a user's own environment
