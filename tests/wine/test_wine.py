@@ -57,6 +57,14 @@ def lend_a_game(lease, maps_folder, environment):
         game.kill()
 
 
+def end_services(home):
+    """End what a killed wineserver leaves: Wine's services of this home."""
+    for process in psutil.process_iter(["environ"]):
+        if (process.info["environ"] or {}).get("HOME") == str(home):
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+
+
 @pytest.fixture(scope="module")
 def wine(tmp_path_factory, repository_root):
     """A home with a Wine prefix and the programs, on a display of its own; the variables for commands there."""
@@ -76,6 +84,7 @@ def wine(tmp_path_factory, repository_root):
         at_end.callback(screen.kill)
         environment["DISPLAY"] = f":{os.read(reading, 10).decode().strip()}"
         at_end.callback(subprocess.Popen(["openbox"], env=environment).kill)
+        at_end.callback(end_services, home)
         subprocess.run(["wineboot", "--init"], env=environment, check=True, capture_output=True, timeout=300)
         at_end.callback(subprocess.run, ["wineserver", "--kill"], env=environment, check=False)
         listener = at_end.enter_context(socket.create_server(("127.0.0.1", BACKEND_PORT)))
