@@ -39,7 +39,7 @@ from trackmania_rl.cli import command
 from trackmania_rl.errors import UserError, one_line
 from trackmania_rl.files import replace_patiently
 from trackmania_rl.race.race import RACE_KINDS
-from trackmania_rl.simulator.tracks.track_generator import TrackRecipe, generate_track
+from trackmania_rl.track.generated_maps import generated_track
 
 if TYPE_CHECKING:  # matplotlib takes half a second to import, and a learner draws nothing
     from matplotlib.axes import Axes
@@ -127,9 +127,8 @@ def draw_diagnostics(data: Data, folder: Path, log: Callable[[Path], object] = l
         UserError: if a file cannot be written.
     """
     about = data["about"]
-    recipe = TrackRecipe.from_name(about.track)
-    if len(about.line_m) == 0 and recipe is not None:
-        about.line_m = generate_track(recipe).laid_out.line_m
+    if len(about.line_m) == 0 and (generated := generated_track(about.track)) is not None:
+        about.line_m = generated.laid_out.line_m
     files = []
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -14,9 +14,9 @@ from trackmania_rl.gbx.challenge import is_challenge_file, read_checkpoint_posit
 from trackmania_rl.settings import MapEntry, Settings
 from trackmania_rl.simulator.tracks.track_design import LINE_SPACING_M
 from trackmania_rl.simulator.tracks.track_file import load_track
-from trackmania_rl.simulator.tracks.track_generator import TrackRecipe, generate_track
 from trackmania_rl.simulator.tracks.world import Track
 from trackmania_rl.track.game_map import map_file
+from trackmania_rl.track.generated_maps import generated_track
 from trackmania_rl.track.line_building import arc_length, directions
 from trackmania_rl.track.reference_line import load_reference_line
 
@@ -26,12 +26,12 @@ SHAPE_EVERY_M: Final = 2.0
 
 def track_of(text: str) -> Track:
     """Return a track by its file, or a generated track by its name. A `UserError` if the file cannot be used."""
-    recipe = TrackRecipe.from_name(text)
-    if recipe is None:
+    generated = generated_track(text)
+    if generated is None:
         return load_track(Path(text))
     with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / f"{recipe.name}.toml"
-        generate_track(recipe).write(file)
+        file = Path(folder) / f"{text}.toml"
+        generated.write(file)
         return load_track(file)
 
 
@@ -47,7 +47,7 @@ def shape_of(name: str, settings: Settings, maps_folder: Path) -> dict[str, Any]
         UserError: if there is no such map, or its files cannot be used.
     """
     facts = {"name": name, "zone_m": settings.observation.distance_between_zone_centers_m}
-    if TrackRecipe.from_name(name) is not None:
+    if generated_track(name) is not None:
         return _of_track(track_of(name)) | facts
     entry = next((entry for entry in settings.game.map_cycle if entry.map_name == name and entry.has_files), None)
     if entry is None:

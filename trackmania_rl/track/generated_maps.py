@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import logging
 from collections import OrderedDict
@@ -15,12 +16,14 @@ import numpy as np
 
 from trackmania_rl.errors import UserError
 from trackmania_rl.settings import GeneratorSettings, MapEntry
-from trackmania_rl.simulator.tracks.track_generator import TrackRecipe, generate_track
+from trackmania_rl.simulator.tracks.track_generator import GeneratedTrack, TrackRecipe, generate_track
 
 log = logging.getLogger(__name__)
 
 MOST_TRACKS_KEPT: Final = 1000
 """Some 25 MB of files: far more than are in use, since a restarted game loads its map again."""
+MOST_NAMED_TRACKS: Final = 32
+"""Tracks that `generated_track` keeps."""
 TRACK_FILES: Final = "generated_*.toml"
 
 
@@ -126,6 +129,13 @@ def first_recipes(generator: GeneratorSettings, n_tracks: int) -> list[TrackReci
     n_tracks = min(n_tracks, generator.last_seed - generator.first_seed + 1)
     difficulties = np.linspace(*generator.difficulty_range, n_tracks)
     return [TrackRecipe(generator.first_seed + k, float(difficulty)) for k, difficulty in enumerate(difficulties)]
+
+
+@functools.lru_cache(maxsize=MOST_NAMED_TRACKS)
+def generated_track(name: str) -> GeneratedTrack | None:
+    """Return a generated track by its name; None for any other name."""
+    recipe = TrackRecipe.from_name(name)
+    return None if recipe is None else generate_track(recipe)
 
 
 def write_in_folder(recipe: TrackRecipe, folder: Path) -> Path:

@@ -14,9 +14,9 @@ import numpy.typing as npt
 from trackmania_rl.errors import UserError
 from trackmania_rl.protocol.messages import TICK_MS
 from trackmania_rl.simulator.race_batch import RaceBatch, TrackForBatch
-from trackmania_rl.simulator.tracks.track_generator import TrackRecipe
 from trackmania_rl.telemetry.live.feed import LiveCar, LiveRace
 from trackmania_rl.telemetry.track_shapes import track_of
+from trackmania_rl.track.generated_maps import generated_track
 
 ELSEWHERE_M: Final = 1.0
 """Largest distance from the recorded position; beyond it, the track is another one."""
@@ -116,9 +116,10 @@ class _DrivenAgain:
 @functools.lru_cache(maxsize=MOST_TRACKS)
 def _track(name: str, map_file: str) -> TrackForBatch | None:
     """Return the simulated game's track by its generated name or file; None for other maps."""
-    if TrackRecipe.from_name(name) is None and not (map_file.endswith(".toml") and Path(map_file).is_file()):
+    is_generated = generated_track(name) is not None
+    if not is_generated and not (map_file.endswith(".toml") and Path(map_file).is_file()):
         return None
     try:
-        return TrackForBatch(track_of(name if TrackRecipe.from_name(name) is not None else map_file))
+        return TrackForBatch(track_of(name if is_generated else map_file))
     except UserError:  # its file has changed meanwhile
         return None

@@ -20,8 +20,8 @@ from typing_extensions import override
 
 from trackmania_rl.race.observation_kernel import CAR_COLUMNS
 from trackmania_rl.race.race import Race, RaceFacts
-from trackmania_rl.simulator.tracks.track_generator import TrackRecipe
 from trackmania_rl.telemetry.diagnostics import list_pictures, save_data
+from trackmania_rl.track.generated_maps import generated_track
 from trackmania_rl.training.diagnostics import Subject, gather
 from trackmania_rl.training.hooks.hook import Hook, Interval
 
@@ -185,7 +185,7 @@ class RecordEvaluations(_Draws):
     def _track(self, facts: RaceFacts) -> str | None:
         """Return the simulated game's track: its file, or the name of a generated one; None for other games."""
         game = self.run.settings.game
-        if TrackRecipe.from_name(facts.track) is not None:
+        if generated_track(facts.track) is not None:
             return facts.track
         entry = next((entry for entry in game.map_cycle if entry.map_name == facts.map_name), None)
         if game.game != "simulated" or entry is None:
