@@ -45,6 +45,8 @@ static DWORD WINAPI pass_on(void *given)
             if ((part = send(way.to, bytes + sent, n - sent, 0)) <= 0)
                 break;
     }
+    while (stands_still) /* also the end of a connection */
+        Sleep(20);
     shutdown(way.from, SD_BOTH);
     shutdown(way.to, SD_BOTH);
     return 0;

@@ -30,6 +30,7 @@ COMPILER = "x86_64-w64-mingw32-gcc"
 TOOLS = ("wine", "wineserver", "Xvfb", "openbox", COMPILER)
 BACKEND_PORT = 18400
 READY_S = 60.0
+STOPPED_S = 31.0  # longer than a game of a race may be silent
 SERVE_A_GAME = """
 import os, sys, threading
 from pathlib import Path
@@ -57,12 +58,17 @@ def lend_a_game(lease, maps_folder, environment):
         game.kill()
 
 
+def processes_of(home):
+    """Wine's processes of a home."""
+    found = psutil.process_iter(["name", "environ"])
+    return [process for process in found if (process.info["environ"] or {}).get("HOME") == str(home)]
+
+
 def end_services(home):
-    """End what a killed wineserver leaves: Wine's services of this home."""
-    for process in psutil.process_iter(["environ"]):
-        if (process.info["environ"] or {}).get("HOME") == str(home):
-            with contextlib.suppress(psutil.Error):
-                process.kill()
+    """End what a killed wineserver leaves."""
+    for process in processes_of(home):
+        with contextlib.suppress(psutil.Error):
+            process.kill()
 
 
 @pytest.fixture(scope="module")
@@ -185,6 +191,10 @@ def training(folder, wine, repository_root, *options, **settings):
     return TrainCommand(folder, settings, options, wine)
 
 
+def wineservers(wine):
+    return [process for process in processes_of(wine["HOME"]) if process.info["name"].startswith("wineserver")]
+
+
 def test_two_games_train_through_kills_a_hang_and_a_resume(wine, repository_root, tmp_path):
     set_fault(wine, "hang")  # of one of them
     with training(tmp_path, wine, repository_root) as command:
@@ -198,10 +208,14 @@ def test_two_games_train_through_kills_a_hang_and_a_resume(wine, repository_root
         races_go_on("a hang")
         games()[0].identity.open().kill()
         races_go_on("the end of a game")
-        for process in psutil.process_iter(["name", "environ"]):
-            is_custom_env = (process.info["environ"] or {}).get("HOME") == wine["HOME"]
-            if is_custom_env and process.info["name"].startswith("wineserver"):
-                process.kill()
+        for server in wineservers(wine):
+            server.suspend()
+        time.sleep(STOPPED_S)
+        for server in wineservers(wine):
+            server.resume()
+        races_go_on("a standstill of Wine")
+        for server in wineservers(wine):
+            server.kill()
         races_go_on("the end of Wine")
         command.stop(signal.SIGINT)
         assert command.process.returncode == 0, command.output
