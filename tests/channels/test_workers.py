@@ -6,6 +6,7 @@ import json
 import random
 import socket
 import subprocess
+import sys
 import threading
 from pathlib import Path
 from types import SimpleNamespace
@@ -41,6 +42,9 @@ from trackmania_rl.race.progress import CollectorProgress
 from trackmania_rl.race.race import Fragment, Race, RaceFacts, RacePosition
 from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.settings import UserSettings, settings_from_flat
+
+if sys.platform != "win32":
+    import resource
 
 from ..keep_games_command import wait_until
 from ..lacking import lacks
@@ -113,24 +117,44 @@ def test_half_floats_arrive_as_floats(settings):
     assert results["meters_advanced_along_centerline"].dtype == np.float64
 
 
+COLUMNS_SPOILED = {
+    "actions": lambda a: a + 3,
+    "state_float": lambda f: f[:, :4],
+    "frames": lambda f: f[:-2],
+    "q_values": lambda q: q[:, :, None],
+    "action_was_greedy": lambda g: g.astype(np.int64),
+    "meters_advanced_along_centerline": lambda m: m * np.nan,
+    "collector": lambda _: np.zeros(9),
+    "race_time": lambda _: np.zeros(9),
+    "info_mine": lambda _: np.zeros(4),
+    "../../evil": lambda _: np.zeros(9),
+}
+FACTS_SPOILED = (
+    {"n_actions": 8},
+    {"meters": float("nan")},
+    {"mean_speed_m_s": float("inf")},
+    {"figures": {"a": 1e40}},
+    {"inputs": "0.00 press up \u2028"},
+    {"fragment": Fragment(True, 0, 11, 0, 0, 9)},
+    {"fragment": Fragment(False, 0, 0, 0, 0, 11)},
+)
+
+
 def spoiled():
     """Races that decode as messages, but do not fit the run."""
-    for name, change in {
-        "actions": lambda a: a + 3,
-        "state_float": lambda f: f[:, :4],
-        "frames": lambda f: f[:-2],
-        "q_values": lambda q: q[:, :, None],
-    }.items():
+    for name, change in COLUMNS_SPOILED.items():
         race = a_race(2)
-        race.columns[name] = change(race.columns[name])
+        race.columns[name] = change(race.columns.get(name))
         yield race
     for missing in ("state_float", "q_values", "meters_advanced_along_centerline"):
         race = a_race(2)
         del race.columns[missing]
         yield race
-    race = a_race(2)
-    race.columns["actions"] = race.columns["actions"][:0]
-    yield race
+    for facts in FACTS_SPOILED:
+        race = a_race(2)
+        race.facts = race.facts.with_changes(**facts)
+        yield race
+    yield a_race(2, n_actions=0)
 
 
 FORGED = {
@@ -139,6 +163,9 @@ FORGED = {
     b'"generator"': b'"genera4or"',
     b'"furthest_zone_idx": 7': b'"furthest_zone_idx":""',
     b'"timings_ms"': b'"../../../x"',
+    b'"race_time_ms": 450': b'"race_time_ms": -45',
+    b'"is_explo": true': b'"is_explo": 1234',
+    b"0.00 press": b"\\ud800 pres",
 }
 """Texts in the header of a race, and others of the same length that are refused."""
 
@@ -162,7 +189,8 @@ def test_damaged_and_foreign_messages_give_one_error(settings):
         data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
         mutated.append(bytes(data))
     mutated += [b"", b"x" * 1000, message + b"x", message + message, encode(News())]
-    mutated += [encode_race(race, 1, over_grpc.all_columns) for race in spoiled()]
+    for race in spoiled():
+        assert refusal(encode_race(race, 1, over_grpc.all_columns), bounds), race
     bomb = encode(a_race(1).facts, {"actions": np.zeros(1 << 26, dtype=np.uint8)})
     for data in [*mutated, bomb]:
         text = refusal(data, bounds)
@@ -400,13 +428,34 @@ def test_hostile_clients_are_refused_in_one_line_and_others_play_on(learner, con
     large = connect(run, worker="3" * 32)
     large.send(bytes(over_grpc.PACKET_BYTES + bounds_of(run.run_state.settings).slot_bytes + 100))
     assert large.error()[0] in ("RESOURCE_EXHAUSTED", "CANCELLED")
+    good.send(message_of(1, 1))
+    take(run, 1)
+    good.news_of(1)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="counts files as Linux does")
+def test_idle_connections_without_a_call_are_bounded(learner, connect):
+    run = learner()
+    good = connect(run)
+    assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] >= 4 * serving.MOST_CONNECTIONS
     with contextlib.ExitStack() as closing:
-        for _ in range(100):  # connections that never get to a call
-            slow = closing.enter_context(socket.create_connection(("127.0.0.1", run.server.port)))
-            slow.sendall(b"PRI * HTTP/2.0\r\n")
+        idle = []
+        for _ in range(serving.MOST_CONNECTIONS + 50):
+            idle.append(closing.enter_context(socket.create_connection(("127.0.0.1", run.server.port))))
+        wait_until(lambda: sum(map(is_closed, idle)) >= 50)
         good.send(message_of(1, 1))
         take(run, 1)
         good.news_of(1)
+
+
+def is_closed(connection):
+    """The other end has closed it."""
+    connection.setblocking(False)
+    with contextlib.suppress(BlockingIOError):
+        while connection.recv(1 << 12):
+            pass
+        return True
+    return False
 
 
 def test_workers_get_no_whole_paths_of_the_learners_machine(settings, tmp_path):

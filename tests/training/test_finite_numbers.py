@@ -1,6 +1,7 @@
 """Numbers that are not finite: counted, warned of, refused, and the end of a run before they are saved."""
 
 import contextlib
+import errno
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from trackmania_rl.runs import CheckpointError, find_manifests, save_checkpoint
 from trackmania_rl.telemetry.figures import progress_figures
 from trackmania_rl.training import learner, updates
 from trackmania_rl.training.hooks.checkpoints import SaveCheckpoints, state_of
+from trackmania_rl.training.hooks.hook import Hook
 from trackmania_rl.training.updates import NumbersNotFiniteError, publish_weights
 
 from .conftest import edit
@@ -246,3 +248,30 @@ def test_a_driver_that_is_not_finite_is_not_kept_beside_a_record(run, make_race,
         run.train()
     assert "is not kept: its weights A_head.2.weight are not finite numbers" in caplog.text
     assert not list(run.context.folder.best_runs.rglob("*.driver"))
+
+
+def test_worker_race_that_raises_is_refused_and_counted(make_run, make_race, caplog):
+    class Faulty(Hook):
+        def on_race(self, race):
+            raise OverflowError("int too large")
+
+    run = make_run(hooks=[Faulty()])
+    race = make_race(37, True)
+    race.facts = race.facts.with_changes(sequence=1)
+    run.train_on([race])
+    assert run.context.statistics.races_refused == 1
+    assert "is refused, since it raises OverflowError: int too large" in caplog.text
+    with pytest.raises(OverflowError):
+        run.train_on([make_race(37, True)])
+
+
+def test_training_continues_without_free_files(run, caplog, monkeypatch):
+    class Saving(Hook):
+        def tick(self):
+            raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(learner, "POLL_S", 0.0)
+    tick = learner.make_tick(run.context, [Saving()])
+    tick()
+    tick()
+    assert caplog.text.count("too many open files") == 1

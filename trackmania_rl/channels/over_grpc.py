@@ -32,6 +32,7 @@ from trackmania_rl.channels.run_state import WeightsKind
 from trackmania_rl.cli import TOKEN_VARIABLE, is_loopback
 from trackmania_rl.errors import UserError, one_line
 from trackmania_rl.files import check_name, parse_json, paths_cut, read_bounded
+from trackmania_rl.race.observation_kernel import CAR_COLUMNS
 from trackmania_rl.race.race import Count, Race, RaceFacts
 from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.settings import Settings
@@ -68,6 +69,9 @@ NEEDED_COLUMNS: Final = frozenset({"frames", "state_float", "actions", "action_w
 """Columns that the learner reads of each race."""
 PROGRESS: Final = ("meters_advanced_along_centerline", "rewards")
 """Column of a race, or of an episode of an own environment, that rewards are computed from."""
+RESERVED_NAMES: Final = RaceFacts.model_fields.keys() | {"race_time"}
+"""Names that columns of own parts cannot have, since `rollout_results` and data sets use them."""
+LARGEST_NUMBER: Final = 1e30
 Arrays = dict[str, npt.NDArray[Any]]
 COMPRESSION_LEVEL: Final = 1
 """Higher levels of zstandard save 2 % of a race's bytes and take several times as long."""
@@ -160,40 +164,73 @@ def decode_race(data: bytes, bounds: RolloutBounds, spaces: Spaces) -> Race:
     """Decode a race. Half floats become float32.
 
     Raises:
-        MessageError: if it is damaged, larger than `bounds`, or its columns do not fit the spaces.
+        MessageError: if it is damaged, larger than `bounds`, or its facts or columns do not fit the run.
     """
     facts, columns = decode(data, RaceFacts, bounds.slot_bytes)
-    n_actions = len(columns.get("actions", ()))
-    states = (n_actions, n_actions + 1)
-    wanted = {
-        "actions": spaces.action_shape,
-        "state_float": (bounds.n_floats,),
-        "frames": (1, *spaces.image_size_px),
-        "q_values": (bounds.n_values,),
-    }
-    if facts.sequence == 0:
-        raise MessageError("a race is refused: it has no number")
-    if missing := NEEDED_COLUMNS - columns.keys():
-        raise MessageError(f"a race is refused: it has no {min(missing)}")
-    if columns.keys().isdisjoint(PROGRESS):
-        raise MessageError("a race is refused: it has neither meters nor rewards")
-    if not 0 < n_actions <= bounds.max_actions:
-        raise MessageError(f"a race is refused: it has {n_actions} actions")
-    for name in columns:
-        try:
-            check_name(name)
-        except ValueError as error:
-            raise MessageError(f"a race is refused: {error}") from None
-    for name, column in columns.items():
-        if not column.ndim or len(column) not in states or column.shape[1:] != wanted.get(name, column.shape[1:]):
-            raise MessageError(f"a race is refused: its {name!r:.80} have the shape {column.shape}")
-    actions = columns["actions"]
-    are_known = spaces.action_shape != () or ((actions >= 0) & (actions < spaces.n_values)).all()
-    if actions.dtype != spaces.action_dtype or not are_known:
-        raise MessageError("a race is refused: its actions are none of this run's")
     half = np.dtype(np.float16)
     columns = {name: column.astype(np.float32) if column.dtype == half else column for name, column in columns.items()}
-    return Race(columns, facts)
+    race = Race(columns, facts)
+    try:
+        _require_sound_columns(race, bounds, spaces)
+        _require_sound_facts(facts)
+    except ValueError as error:
+        raise MessageError(f"a race is refused: {error}") from None
+    return race
+
+
+def _require_sound_columns(race: Race, bounds: RolloutBounds, spaces: Spaces) -> None:
+    """Raise `ValueError` if a column of a worker's race is missing, of another form, or not finite."""
+    columns, n_actions = race.columns, len(race.columns.get("actions", ()))
+    if missing := NEEDED_COLUMNS - columns.keys():
+        raise ValueError(f"it has no {min(missing)}")
+    if columns.keys().isdisjoint(PROGRESS):
+        raise ValueError("it has neither meters nor rewards")
+    if not 0 < n_actions == race.facts.n_actions <= bounds.max_actions:
+        raise ValueError(f"it has {n_actions} actions")
+    n_states = n_actions + 1
+    forms: dict[str, tuple[tuple[int, ...], npt.DTypeLike]] = {
+        "frames": ((n_states, 1, *spaces.image_size_px), np.uint8),
+        "state_float": ((n_states, bounds.n_floats), np.float32),
+        "actions": ((n_actions, *spaces.action_shape), spaces.action_dtype),
+        "action_was_greedy": ((n_actions,), np.bool_),
+        "q_values": ((n_actions, bounds.n_values), np.float32),
+        "input_w": ((n_actions,), np.bool_),
+        "car_gear_and_wheels": ((n_states, len(CAR_COLUMNS)), np.float32),
+        "current_zone_idx": ((n_states,), np.int64),
+        "meters_advanced_along_centerline": ((n_states,), np.float64),
+        "position_m": ((n_states, 3), np.float32),
+        "speed_m_s": ((n_states,), np.float64),
+        "rewards": ((n_actions,), np.float32),
+    }
+    for name, column in columns.items():
+        check_name(name)
+        if name in forms:
+            is_sound = (column.shape, column.dtype) == forms[name]
+        else:  # columns of own parts
+            is_sound = bool(column.ndim) and len(column) in (n_actions, n_states) and column.dtype.kind in "biuf"
+            is_sound &= name not in RESERVED_NAMES
+        if not is_sound:
+            raise ValueError(f"its {name!r:.80} have the form {column.dtype} {column.shape}")
+        if name != "q_values" and not np.isfinite(column).all():  # some agents have no values
+            raise ValueError(f"its {name!r:.80} hold numbers that are not finite")
+    actions = columns["actions"]
+    if spaces.action_shape == () and not ((actions >= 0) & (actions < spaces.n_values)).all():
+        raise ValueError("its actions are none of this run's")
+
+
+def _require_sound_facts(facts: RaceFacts) -> None:
+    """Raise `ValueError` if the facts of a worker's race contradict each other, or hold numbers that are not finite."""
+    new = facts.new
+    if facts.sequence == 0:
+        raise ValueError("it has no number")
+    if not max(new.n_actions_before, new.first_row, new.end_transition) <= facts.n_actions + 1:
+        raise ValueError(f"its fragment has the rows {tuple(new)}")
+    if not facts.inputs.isascii():
+        raise ValueError("its input script is no plain text")
+    times = (facts.meters, facts.mean_speed_m_s, facts.fraction_greedy, facts.weights_age_s)
+    numbers = (*times, facts.waited_s, facts.elapsed_s, *facts.timings_ms.values(), *facts.figures.values())
+    if not all(number is None or abs(number) <= LARGEST_NUMBER for number in numbers):
+        raise ValueError("its facts hold numbers that are not finite")
 
 
 def join_messages(messages: Iterable[bytes]) -> bytes:

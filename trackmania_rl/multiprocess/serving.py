@@ -10,6 +10,7 @@ import contextlib
 import hmac
 import logging
 import socket
+import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -40,6 +41,9 @@ log = logging.getLogger(__name__)
 FIRST_NUMBER: Final = 1000
 """Number of the first worker among the run's collectors."""
 MOST_WORKERS: Final = 64
+MOST_CONNECTIONS: Final = 4 * MOST_WORKERS
+"""Further ones are closed before authentication. The handshake of a connection has a time limit."""
+MOST_FILES: Final = 1 << 14
 NEWS_EVERY_S: Final = 0.05
 WEIGHTS_EVERY_S: Final = 0.5
 """Weights are sent at most this often."""
@@ -48,9 +52,22 @@ OPTIONS: Final = (
     ("grpc.http2.min_ping_interval_without_data_ms", over_grpc.KEEPALIVE_MS // 2),
     ("grpc.server_handshake_timeout_ms", over_grpc.KEEPALIVE_MS),
     ("grpc.max_connection_idle_ms", 6 * over_grpc.KEEPALIVE_MS),
+    ("grpc.max_allowed_incoming_connections", MOST_CONNECTIONS),
     ("grpc.so_reuseport", 0),
 )
 Code = grpc.StatusCode
+
+
+def raise_file_limit() -> None:
+    """Raise this process's limit of open files, often 1,024, as far as the system permits."""
+    if sys.platform != "win32":
+        import resource
+
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        most = MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, MOST_FILES)
+        if soft != resource.RLIM_INFINITY and soft < most:
+            with contextlib.suppress(ValueError, OSError):
+                resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 @dataclass
@@ -98,6 +115,7 @@ class ServeWorkers(Hook):
         Raises:
             UserError: if the address, the certificate or its key cannot be used.
         """
+        raise_file_limit()
         self._bounds = RolloutBounds.of_game(self.run.settings.game, self.run.spaces)
         self._server = grpc.server(
             ThreadPoolExecutor(MOST_WORKERS, thread_name_prefix="workers"),

@@ -22,8 +22,11 @@ from trackmania_rl.settings.values import FileName
 Array = npt.NDArray[Any]
 Count = Annotated[int, Field(ge=0, le=2**63 - 1)]
 Milliseconds = Annotated[int, Field(ge=0, le=2**31 - 1)]
+Row = Annotated[int, Field(ge=0, le=2**31 - 1)]
 Text = Annotated[str, Field(max_length=200)]
-Numbers = Mapping[Annotated[str, AfterValidator(check_name)], float]
+Numbers = Annotated[Mapping[Annotated[str, AfterValidator(check_name)], float], Field(max_length=1000)]
+MOST_CHECKPOINTS: Final = 10_000
+MOST_INPUT_LETTERS: Final = 1 << 24
 
 POINTS: Final = "points"
 """Unit of `RaceFacts.meters` of an own environment: the sum of rewards."""
@@ -49,11 +52,11 @@ class Fragment(NamedTuple):
     """New part of a race. Rows count from 0 in the arrays. The last fragment of a race contains the whole race."""
 
     is_last: bool  #: the race has ended
-    race_row: int  #: the race's state in row 0
-    n_actions_before: int  #: actions that an earlier fragment held
-    first_row: int  #: first row needed
-    first_transition: int  #: earlier transitions are in earlier fragments
-    end_transition: int  #: transitions from this row on come later, with all of their actions
+    race_row: Row  #: the race's state in row 0
+    n_actions_before: Row  #: actions that an earlier fragment held
+    first_row: Row  #: first row needed
+    first_transition: Row  #: earlier transitions are in earlier fragments
+    end_transition: Row  #: transitions from this row on come later, with all of their actions
 
 
 class RaceFacts(BaseModel):
@@ -98,22 +101,22 @@ class RaceFacts(BaseModel):
     position: RacePosition | None = None
     sequence: Count = 0
     fragment: Fragment | None = None
-    n_actions: Count = 0
+    n_actions: Row = 0
     race_finished: bool = False
     race_time_ms: Milliseconds = 0
     cutoff_reason: Text | None = None
     terminated: bool = False
     meters: float = 0.0
     progress_unit: Text = "m"
-    furthest_zone_idx: Count = 0
-    checkpoint_times_ms: tuple[Milliseconds, ...] = ()
+    furthest_zone_idx: Row = 0
+    checkpoint_times_ms: Annotated[tuple[Milliseconds, ...], Field(max_length=MOST_CHECKPOINTS)] = ()
     mean_speed_m_s: float | None = None
     fraction_greedy: float | None = None
     first_value: float | None = None
     weights_age_s: float | None = None
     timings_ms: Numbers = {}
     figures: Numbers = {}
-    inputs: str = ""
+    inputs: Annotated[str, Field(max_length=MOST_INPUT_LETTERS)] = ""
     waited_s: float = 0.0
     elapsed_s: float = 0.0
 

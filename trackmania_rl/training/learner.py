@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import functools
 import logging
 import math
 import threading
@@ -14,7 +17,7 @@ from tensordict import TensorDictBase
 
 from trackmania_rl.agents.agent import ProcessLosses
 from trackmania_rl.channels.rollouts import POLL_S
-from trackmania_rl.errors import UserError
+from trackmania_rl.errors import UserError, one_line, warn_once
 from trackmania_rl.race.race import Race
 from trackmania_rl.race.rewards import first_not_finite, reward_as_stored
 from trackmania_rl.training.hooks.hook import Figures, Hook, Interval, RunContext
@@ -56,7 +59,7 @@ def learn(
 
     for race in _races(run, hooks, lambda: run.stop_reason is not None or should_stop(), tick):
         if race is not None:  # a round without collectors has none
-            with race:
+            with race, _guard(run, race):
                 if not reward_race(run, race):
                     continue
                 run.statistics.add(race)
@@ -123,9 +126,21 @@ def reward_race(run: RunContext, race: Race) -> bool:
     return True
 
 
+@contextlib.contextmanager
+def _guard(run: RunContext, race: Race) -> Iterator[None]:
+    """Refuse a worker's race that raises an error. Other races are made by this machine's own code."""
+    try:
+        yield
+    except Exception as error:
+        if race.facts.sequence == 0:
+            raise
+        _count_refused(run, race, f"it raises {type(error).__name__}: {one_line(error)}")
+
+
 def make_tick(run: RunContext, hooks: Sequence[Hook]) -> Callable[[], None]:
     """Return a function that publishes edits and calls the hooks' `tick`, at most every `POLL_S`."""
     ticks = Interval()
+    acts: list[Callable[[], object]] = [functools.partial(publish_settings, run), *(hook.tick for hook in hooks)]
 
     def tick() -> None:
         if not ticks.is_due(POLL_S):
@@ -135,9 +150,13 @@ def make_tick(run: RunContext, hooks: Sequence[Hook]) -> Callable[[], None]:
             replay_transitions=len(run.memory),
             replay_capacity=run.memory.capacity or 0,
         )
-        publish_settings(run)
-        for hook in hooks:
-            hook.tick()
+        for act in acts:
+            try:
+                act()
+            except OSError as error:
+                if error.errno not in (errno.EMFILE, errno.ENFILE):
+                    raise
+                warn_once("too many open files: connections are refused, and files are not written", log)
 
     return tick
 
@@ -167,24 +186,29 @@ def _process_losses(hooks: Sequence[Hook], batch: TensorDictBase) -> ProcessLoss
 
 
 def _refuse(run: RunContext, race: Race, what: str) -> None:
-    """Count a refused race, and log the 1st, 10th, 100th .... End the run if there are too many in a row."""
-    statistics = run.statistics
-    map_name = race.facts.map_name
-    statistics.races_refused += 1
-    statistics.races_refused_in_a_row += 1
-    if math.log10(statistics.races_refused).is_integer():
-        log.warning(
-            "a race of collector %d on %s is refused, since its %s holds numbers that are not finite; races refused so "
-            "far: %s",
-            race.facts.collector,
-            map_name,
-            what,
-            f"{statistics.races_refused:,}",
-        )
-    if statistics.races_refused_in_a_row >= MOST_REFUSED_IN_A_ROW:
+    """Count a race with numbers that are not finite. End the run if there are too many of this machine in a row."""
+    reason = f"its {what} holds numbers that are not finite"
+    _count_refused(run, race, reason)
+    if race.facts.sequence > 0:  # a worker cannot end the run
+        return
+    run.statistics.races_refused_in_a_row += 1
+    if run.statistics.races_refused_in_a_row >= MOST_REFUSED_IN_A_ROW:
         raise UserError(
-            f"{MOST_REFUSED_IN_A_ROW} races in a row are refused, the last one on {map_name} since its {what} "
-            "holds numbers that are not finite: mend what makes them (the environment, the reward or own floats)"
+            f"{MOST_REFUSED_IN_A_ROW} races in a row are refused, the last one on {race.facts.map_name} since "
+            f"{reason}: mend what makes them (the environment, the reward or own floats)"
+        )
+
+
+def _count_refused(run: RunContext, race: Race, reason: str) -> None:
+    """Count a refused race, and log the 1st, 10th, 100th ...."""
+    run.statistics.races_refused += 1
+    if math.log10(run.statistics.races_refused).is_integer():
+        log.warning(
+            "a race of collector %d on %s is refused, since %s; races refused so far: %s",
+            race.facts.collector,
+            race.facts.map_name,
+            reason,
+            f"{run.statistics.races_refused:,}",
         )
 
 
