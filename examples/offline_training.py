@@ -13,7 +13,7 @@ from pathlib import Path
 
 from trackmania_rl.drivers.evaluation import evaluate_map, load_driver
 from trackmania_rl.experience_replay.dataset_environments import environment_spec
-from trackmania_rl.experience_replay.episodes import EpisodeForm
+from trackmania_rl.experience_replay.episodes import DataSetForm
 from trackmania_rl.experience_replay.minari_files import write_dataset
 from trackmania_rl.games.in_process import InProcessGames
 from trackmania_rl.paths import PROJECT_FOLDER
@@ -33,7 +33,7 @@ def main(inputs: Path, map_name: str, folder: Path, max_updates: int, overrides:
     settings = load_settings(CONFIG, overrides)
     maps_folder = PROJECT_FOLDER / settings.game.maps_folder
     [entry] = map_entries(settings, maps_folder, [map_name])
-    form = EpisodeForm(race_spaces(settings))
+    form = DataSetForm(race_spaces(settings))
     games = InProcessGames(1, settings.game, settings.observation, maps_folder)
 
     reward = RaceReward(settings, form.spaces, SeedTree(settings.run.seed))

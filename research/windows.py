@@ -29,7 +29,7 @@ from trackmania_rl.gbx.replay_inputs import ReplayInputsError, script_of_ghost
 from trackmania_rl.protocol.input_script import Input
 from trackmania_rl.protocol.messages import TICK_MS
 from trackmania_rl.simulator.compiled import compiled
-from trackmania_rl.simulator.inputs import InputSlot, RaceInputs
+from trackmania_rl.simulator.inputs import InputSlot, InputState
 from trackmania_rl.simulator.physics.engine import KMH_PER_M_S, GearboxState, update_engine
 from trackmania_rl.simulator.physics.vehicle import tick
 from trackmania_rl.simulator.physics.vehicle_parameters import STADIUM_CAR, step_value
@@ -145,7 +145,7 @@ def race_of_ghost(ghost: Ghost, samples: GhostSamples, blocks: tuple[Block, ...]
 
 def _inputs(ghost: Ghost, path: Path, n_ticks: int) -> tuple[FloatArray, tuple[int, ...]]:
     """Return controls by tick, and the times of respawns; a ghost's event acts a tick later than a script's."""
-    inputs = RaceInputs(np.zeros((len(InputSlot), 2), dtype=np.uint32))
+    inputs = InputState(np.zeros((len(InputSlot), 2), dtype=np.uint32))
     events, controls, begin = script_of_ghost(ghost, path).events, np.zeros((n_ticks, 3)), 0
     for number in range(n_ticks):
         end = begin

@@ -23,7 +23,7 @@ from trackmania_rl.simulator.tracks.track_file import find_track_file
 from trackmania_rl.telemetry.films import film_script
 from trackmania_rl.telemetry.terminal_view import describe_race
 from trackmania_rl.tmi_interaction.launchers.launcher import SimulatedGameLauncher, find_free_port
-from trackmania_rl.tmi_interaction.script_player import ScriptedRace, ScriptPlayer
+from trackmania_rl.tmi_interaction.script_player import ScriptPlayer, ScriptResult
 
 
 @command
@@ -55,7 +55,7 @@ def parse_arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def replay(arguments: argparse.Namespace) -> ScriptedRace:
+def replay(arguments: argparse.Namespace) -> ScriptResult:
     track_file = find_track_file(arguments.map, arguments.maps_folder)
     launcher = SimulatedGameLauncher(arguments.port or find_free_port(), arguments.maps_folder)
     with ScriptPlayer(launcher) as player:
@@ -72,7 +72,7 @@ def replay(arguments: argparse.Namespace) -> ScriptedRace:
         )
 
 
-def export(arguments: argparse.Namespace, race: ScriptedRace) -> None:
+def export(arguments: argparse.Namespace, race: ScriptResult) -> None:
     """Write the inputs, one a line, after comments with the map and the result."""
     head = f"# map: {find_track_file(arguments.map, arguments.maps_folder).stem}\n# {describe_race(race)}\n"
     with writing(arguments.export):

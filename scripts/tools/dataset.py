@@ -35,7 +35,7 @@ from rich.table import Table
 
 if TYPE_CHECKING:
     from trackmania_rl.drivers.evaluation import TrainedDriver
-    from trackmania_rl.experience_replay.episodes import Episode, EpisodeForm
+    from trackmania_rl.experience_replay.episodes import DataSetForm, Episode
     from trackmania_rl.experience_replay.minari_files import DataSet
 
 
@@ -94,7 +94,7 @@ def record(arguments: argparse.Namespace, console: Console) -> None:
     from trackmania_rl.drivers.driver_file import is_driver_file
     from trackmania_rl.drivers.evaluation import load_driver
     from trackmania_rl.experience_replay.dataset_environments import environment_spec
-    from trackmania_rl.experience_replay.episodes import EpisodeForm
+    from trackmania_rl.experience_replay.episodes import DataSetForm
     from trackmania_rl.experience_replay.minari_files import write_dataset
     from trackmania_rl.race.spaces import race_spaces
 
@@ -104,7 +104,7 @@ def record(arguments: argparse.Namespace, console: Console) -> None:
     settings = settings if first is None else first.settings
     changes = {"game": "simulated", "game_transport": "in_process"}
     settings = settings.model_copy(update={"game": settings.game.model_copy(update=changes)})
-    form = EpisodeForm(race_spaces(settings))
+    form = DataSetForm(race_spaces(settings))
     for source, driver in drivers.items():
         require_like(source, driver.settings, settings)
     with tempfile.TemporaryDirectory(prefix="trackmania_rl_tracks_") as tracks_folder:
@@ -128,7 +128,7 @@ def names_of(sources: Sequence[Path]) -> str:
 def driven(
     arguments: argparse.Namespace,
     settings: Settings,
-    form: EpisodeForm,
+    form: DataSetForm,
     drivers: dict[Path, TrainedDriver],
     tracks_folder: Path,
 ) -> Iterator[Episode]:
@@ -234,11 +234,11 @@ def require_like(source: Path, settings: Settings, wanted: Settings) -> None:
     check_fits(str(source), form.observation_space, action, environment_spec(settings), wanted, form_of(wanted))
 
 
-def form_of(settings: Settings) -> EpisodeForm:
-    from trackmania_rl.experience_replay.episodes import EpisodeForm
+def form_of(settings: Settings) -> DataSetForm:
+    from trackmania_rl.experience_replay.episodes import DataSetForm
     from trackmania_rl.games.race_games import make_games_builder
 
-    return EpisodeForm.of_run(settings, make_games_builder(settings).spaces)
+    return DataSetForm.of_run(settings, make_games_builder(settings).spaces)
 
 
 if __name__ == "__main__":

@@ -45,7 +45,7 @@ from trackmania_rl.tmi_interaction.launchers import make_launcher
 from trackmania_rl.tmi_interaction.launchers.launcher import RunningGame, SimulatedGameLauncher, find_free_port
 from trackmania_rl.tmi_interaction.launchers.plugin_files import find_plugins_folder
 from trackmania_rl.tmi_interaction.personal_records import autosaves_folder, replays_in
-from trackmania_rl.tmi_interaction.script_player import ScriptedRace, ScriptPlayer
+from trackmania_rl.tmi_interaction.script_player import ScriptPlayer, ScriptResult
 
 import numpy as np
 import numpy.typing as npt
@@ -142,7 +142,7 @@ def _note(driven: Driven, state: StateView) -> None:
     driven[state.race_time_ms] = state.position_m.copy()
 
 
-def write_report(arguments: argparse.Namespace, file: Path, race: ScriptedRace, driven: Driven) -> None:
+def write_report(arguments: argparse.Namespace, file: Path, race: ScriptResult, driven: Driven) -> None:
     """Write how a race in the game compares with the same inputs on the simulated game, if it has the map."""
     map_name = arguments.map.replace("\\", "/").rpartition("/")[2].partition(".")[0]
     simulated: Driven = {}

@@ -11,7 +11,7 @@ from trackmania_rl.protocol.input_script import Input, InputEvent
 from trackmania_rl.protocol.messages import COUNTDOWN_MS, TICK_MS, KeyState
 from trackmania_rl.simulator.physics.scripted_driver import drive
 from trackmania_rl.simulator.race import SimulatedRace
-from trackmania_rl.simulator.race_batch import RaceBatch, TrackForBatch
+from trackmania_rl.simulator.race_batch import CarBatch, TrackForBatch
 from trackmania_rl.simulator.tracks.track_file import TrackFileError, load_track
 from trackmania_rl.track.block_tracks import BlockTrackError, arrays_of_map, fill_gaps, write_block_track
 from trackmania_rl.track.block_world import world_of
@@ -63,7 +63,7 @@ def test_a_batch_drives_the_same_race_and_a_saved_one_goes_on_the_same(track):
     race = SimulatedRace(track)
     race.advance(COUNTDOWN_MS // TICK_MS)
     race.set_input(LEFT)
-    batch, for_batch = RaceBatch(1), TrackForBatch(track)
+    batch, for_batch = CarBatch(1), TrackForBatch(track)
     batch.begin(0, for_batch)
     for _ in range(40):
         race.advance(5)

@@ -13,7 +13,7 @@ from torch.nn.utils import parameters_to_vector
 
 from trackmania_rl.errors import UserError
 from trackmania_rl.experience_replay.dataset_environments import environment_spec
-from trackmania_rl.experience_replay.episodes import EpisodeForm, episode_of_race
+from trackmania_rl.experience_replay.episodes import DataSetForm, episode_of_race
 from trackmania_rl.experience_replay.minari_files import write_dataset
 from trackmania_rl.multiprocess.signals import OF_THE_TERMINAL
 from trackmania_rl.race.spaces import race_spaces
@@ -40,7 +40,7 @@ class EndAfterUpdates(Hook):
 
 @pytest.fixture
 def form(live):
-    return EpisodeForm(race_spaces(live.current))
+    return DataSetForm(race_spaces(live.current))
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.spaces import Box, Dict, Discrete, Space
 
 from trackmania_rl.errors import UserError
-from trackmania_rl.experience_replay.episodes import EpisodeForm
+from trackmania_rl.experience_replay.episodes import DataSetForm
 from trackmania_rl.experience_replay.minari_files import DataSet
 from trackmania_rl.files import paths_cut, portable
 from trackmania_rl.games.envs import ANALOG_RACE_ID, RACE_ID
@@ -69,7 +69,7 @@ def environment_spec(settings: Settings, maps: Sequence[str] = ()) -> EnvSpec | 
 
 
 def check_fits(
-    name: str, observation: Space[Any], action: Space[Any], spec: EnvSpec | None, settings: Settings, form: EpisodeForm
+    name: str, observation: Space[Any], action: Space[Any], spec: EnvSpec | None, settings: Settings, form: DataSetForm
 ) -> None:
     """Check that a data set with these spaces and environment fits a run with these settings and form.
 
@@ -102,7 +102,7 @@ def check_fits(
         )
 
 
-def check_dataset(dataset: DataSet, settings: Settings, form: EpisodeForm) -> None:
+def check_dataset(dataset: DataSet, settings: Settings, form: DataSetForm) -> None:
     """Check that a data set fits a run, its first episode included; see `check_fits`.
 
     Raises:

@@ -35,14 +35,14 @@ COLUMNS: Final = (*OF_STATES, *OF_ACTIONS, RACE_TIME, POTENTIALS)
 
 
 @dataclass(frozen=True)
-class EpisodeForm:
+class DataSetForm:
     """Form of the episodes that fit a run, by the spaces of its games."""
 
     spaces: Spaces
     has_elapsed: bool = True  # a state's floats begin with the time in the mini-race; not in own environments
 
     @classmethod
-    def of_run(cls, settings: Settings, spaces: Spaces) -> EpisodeForm:
+    def of_run(cls, settings: Settings, spaces: Spaces) -> DataSetForm:
         """Return the form of a run."""
         return cls(spaces, has_elapsed=settings.game.games == RACES)
 
@@ -84,7 +84,7 @@ class Episode:
         return self.observations[FLOATS] if isinstance(self.observations, dict) else self.observations
 
 
-def episode_of_race(race: Race, form: EpisodeForm, ms_per_action: int, about: Mapping[str, Any]) -> Episode:
+def episode_of_race(race: Race, form: DataSetForm, ms_per_action: int, about: Mapping[str, Any]) -> Episode:
     """Make an episode of a rewarded race; copies."""
     assert race.rewards is not None, "the race is not rewarded"
     columns = race.columns
@@ -102,7 +102,7 @@ def episode_of_race(race: Race, form: EpisodeForm, ms_per_action: int, about: Ma
     )
 
 
-def episodes_of_memory(columns: Mapping[str, Array], form: EpisodeForm, source: str) -> Iterator[Episode]:
+def episodes_of_memory(columns: Mapping[str, Array], form: DataSetForm, source: str) -> Iterator[Episode]:
     """Yield the races of a replay memory's rows (`RowColumns`). The oldest one may have lost its beginning."""
     n_steps = columns["n_steps"].astype(np.int64)
     last_rows = np.flatnonzero(n_steps == 0)
@@ -127,7 +127,7 @@ def episodes_of_memory(columns: Mapping[str, Array], form: EpisodeForm, source: 
         )
 
 
-def race_of_episode(episode: Episode, form: EpisodeForm) -> Race:
+def race_of_episode(episode: Episode, form: DataSetForm) -> Race:
     """Return the race of an episode, as far as there are columns.
 
     Raises:
@@ -165,7 +165,7 @@ def recorded_reward(episode: Episode) -> Rewarded | None:
     return Rewarded(as_stored(episode.rewards), as_stored(episode.infos.get(POTENTIALS, none)))
 
 
-def _observations(frames: Array, floats: Array, actions: Array, form: EpisodeForm) -> Array | dict[str, Array]:
+def _observations(frames: Array, floats: Array, actions: Array, form: DataSetForm) -> Array | dict[str, Array]:
     """Return the states as agents observe them: floats, and with an image (T + 1, S, H, W)."""
     rows = np.arange(len(floats))
     images, seen = form.spaces.views.of_states(frames[None], floats[None], actions[None], np.zeros_like(rows), rows)
@@ -174,14 +174,14 @@ def _observations(frames: Array, floats: Array, actions: Array, form: EpisodeFor
     return {IMAGE: images, FLOATS: seen} if form.spaces.has_image else seen
 
 
-def _with_elapsed(floats: Array, form: EpisodeForm) -> npt.NDArray[np.float32]:
+def _with_elapsed(floats: Array, form: DataSetForm) -> npt.NDArray[np.float32]:
     """Return the floats that the memory stores; the time in the mini-race is 0."""
     floats = floats.astype(np.float32, copy=False)
     floats = floats if form.has_elapsed else np.insert(floats, ELAPSED_ACTIONS_FLOAT, 0.0, axis=1)
     return floats[:, : form.spaces.n_row_floats]
 
 
-def _numbered(actions: Any, form: EpisodeForm) -> Array:
+def _numbered(actions: Any, form: DataSetForm) -> Array:
     """Return the actions with the episode's numbers; a copy."""
     return np.array(actions, dtype=form.spaces.action_dtype) + form.spaces.action_dtype(form.first_action)  # type: ignore[no-any-return]
 
@@ -190,7 +190,7 @@ def _with_last(of_actions: Array) -> Array:
     return np.concatenate((of_actions, np.zeros_like(of_actions[:1])))
 
 
-def _check(episode: Episode, form: EpisodeForm) -> None:
+def _check(episode: Episode, form: DataSetForm) -> None:
     n_actions = len(episode.actions)
     columns = {"floats": episode.floats, "actions": episode.actions, "rewards": episode.rewards}
     wanted = {

@@ -18,7 +18,7 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.spaces import Space
 
 from trackmania_rl.errors import UserError, one_line
-from trackmania_rl.experience_replay.episodes import COLUMNS, FLOATS, IMAGE, Episode, EpisodeForm
+from trackmania_rl.experience_replay.episodes import COLUMNS, FLOATS, IMAGE, DataSetForm, Episode
 from trackmania_rl.files import parse_json, portable, read_bounded, replace_patiently, require_regular
 
 METADATA: Final = "metadata.json"
@@ -116,7 +116,7 @@ def open_dataset(text: str, folder: Path) -> DataSet:
 def write_dataset(
     dataset_id: str,
     episodes: Iterable[Episode],
-    form: EpisodeForm,
+    form: DataSetForm,
     spec: EnvSpec | None,
     description: str,
     folder: Path | None = None,

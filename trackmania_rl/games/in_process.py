@@ -24,7 +24,7 @@ from trackmania_rl.race.race import Race
 from trackmania_rl.race.races import Draw, GameTimings, Races
 from trackmania_rl.settings import GameSettings, MapEntry, ObservationSettings
 from trackmania_rl.simulator.physics.vehicle_parameters import STADIUM_CAR
-from trackmania_rl.simulator.race_batch import RaceBatch, TrackForBatch
+from trackmania_rl.simulator.race_batch import CarBatch, TrackForBatch
 from trackmania_rl.simulator.tracks.track_file import load_track
 from trackmania_rl.track.game_map import GameMap, load_game_map
 
@@ -60,7 +60,7 @@ class InProcessGames(Games):
         self._observation = observation
         self._maps_folder = maps_folder
         self._actions = actions_of_game(game)
-        self._cars = RaceBatch(n_games)
+        self._cars = CarBatch(n_games)
         self._waits = np.zeros(n_games, dtype=np.bool_)  # for a decision
         self._ended: dict[int, Race] = {}  # since the last `recv`
         self._maps: dict[tuple[str, str], _Map] = {}  # the map begun last is last

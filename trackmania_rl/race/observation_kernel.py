@@ -79,7 +79,7 @@ REASON_OF_VERDICT: Final[dict[int, CutoffReason]] = {
 }
 
 
-class RaceColumns(NamedTuple):
+class StateColumns(NamedTuple):
     """A race of T actions: T + 1 states, and T decisions. Arrays of K races have a leading axis K."""
 
     frames: npt.NDArray[np.uint8]  # (T + 1, 1, H, W); H = W = 0 without an image
@@ -324,7 +324,7 @@ def _find_ranges(
     zone_idx: int,
     road: KnownRoad,
     layout: KernelLayout,
-    columns: RaceColumns,
+    columns: StateColumns,
 ) -> None:
     """Measure the ranges on the track, or copy the last ones until the picture is measured."""
     block = layout.at.range_finder_m
@@ -354,7 +354,7 @@ def observe(
     road: KnownRoad,
     layout: KernelLayout,
     memory: ObserverState,
-    columns: RaceColumns,
+    columns: StateColumns,
     verdicts: npt.NDArray[np.int64],
 ) -> None:
     """Write the states of some races (n,) on one map into `columns` (without race times), `memory` and `verdicts` (K,).

@@ -25,7 +25,7 @@ from trackmania_rl.race.observation_kernel import (
     REASON_OF_VERDICT,
     CutoffReason,
     ObserverState,
-    RaceColumns,
+    StateColumns,
     cutoff_rules,
     observe,
 )
@@ -46,7 +46,7 @@ DECISION_COLUMNS: Final = ("actions", "is_greedy", "q_values")
 
 
 class Observation(NamedTuple):
-    """One state of a race; shapes as in `RaceColumns`."""
+    """One state of a race; shapes as in `StateColumns`."""
 
     frame: npt.NDArray[np.uint8]  #: (1, H, W)
     floats: npt.NDArray[np.float32]
@@ -125,7 +125,7 @@ class Races:
             copied[:, :n_rows] = column[:, :n_rows]
             return copied
 
-        memo[id(self.columns)] = RaceColumns._make([with_first_rows(column) for column in self.columns])
+        memo[id(self.columns)] = StateColumns._make([with_first_rows(column) for column in self.columns])
         races = object.__new__(type(self))
         memo[id(self)] = races
         vars(races).update(copy.deepcopy(vars(self), memo))
@@ -375,7 +375,7 @@ class Races:
             columns = columns._replace(zone_idx=zone_idx, meters=meters)
         return Race(self._race_columns(columns), facts)
 
-    def _race_columns(self, columns: RaceColumns) -> dict[str, npt.NDArray[Any]]:
+    def _race_columns(self, columns: StateColumns) -> dict[str, npt.NDArray[Any]]:
         """Return columns by the names of `Race`."""
         return {
             "frames": columns.frames,
@@ -391,8 +391,8 @@ class Races:
             "meters_advanced_along_centerline": columns.meters,
         }
 
-    def _of_race(self, race: int, states: range) -> RaceColumns:
-        return RaceColumns(
+    def _of_race(self, race: int, states: range) -> StateColumns:
+        return StateColumns(
             **{
                 name: column[race, states.start : states.stop - 1 if name in DECISION_COLUMNS else states.stop]
                 for name, column in self.columns._asdict().items()
@@ -404,7 +404,7 @@ class Races:
             if name not in (*DECISION_COLUMNS, "frames"):
                 column[race, target] = column[race, source]
 
-    def _room(self, n_races: int, n_states: int, frames: npt.NDArray[np.uint8] | None) -> RaceColumns:
+    def _room(self, n_races: int, n_states: int, frames: npt.NDArray[np.uint8] | None) -> StateColumns:
         """Return storage for the longest race; memory is used when first written."""
         extra = self.layout.extra
 
@@ -415,7 +415,7 @@ class Races:
             frames_of_races = room(np.uint8, 1, *self._game.image_shape[1:])
         else:
             frames_of_races = frames[None, :n_states]
-        return RaceColumns(
+        return StateColumns(
             frames=frames_of_races,
             floats=room(np.float32, self.layout.n_row_floats + (extra.n if extra is not None else 0)),
             car=room(np.float32, len(CAR_COLUMNS)),

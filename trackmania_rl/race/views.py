@@ -1,6 +1,6 @@
 """Views: values of the rows around a state's own, for agents or training batches.
 
-They are read alike from races in progress (numpy, `RowsOfRaces`) and from the replay memory (torch, `RingRows` of
+They are read alike from races in progress (numpy, `RowsInProgress`) and from the replay memory (torch, `RingRows` of
 `experience_replay/transitions.py`). Before a race's first row, that row is repeated; actions there are straight ahead,
 and rewards 0. After the last row, that one is repeated.
 """
@@ -64,7 +64,7 @@ class RowsAround(Protocol):
 
 
 @dataclass(frozen=True)
-class RowsOfRaces:
+class RowsInProgress:
     """`RowsAround` in columns (K, R, ...) of K races in progress.
 
     Attributes:
@@ -160,7 +160,7 @@ class Views:
             races: (n,).
             rows: (n,); later rows are not read.
         """
-        around = RowsOfRaces(races, rows, self.constants)
+        around = RowsInProgress(races, rows, self.constants)
         return self.images(around, frames), self.floats(around, floats, actions)
 
     def last_state(self, columns: Mapping[str, Any]) -> tuple[Array, Array]:

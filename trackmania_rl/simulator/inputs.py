@@ -45,7 +45,7 @@ _NO_EVENT: Final = (0, 0)
 Controls = tuple[float, float, float]  # gas 0 or 1, brake 0 or 1, steer -1 (left) .. 1 (right).
 
 
-class RaceInputs:
+class InputState:
     """Inputs of one race.
 
     `slots` is (8, 2) uint32, one (time, data) pair per InputSlot as in a state blob, updated in place.
@@ -141,7 +141,7 @@ class RaceInputs:
 
 def controls_of_keys(keys: KeyState) -> Controls:
     """Return the controls while only these keys are pressed."""
-    inputs = RaceInputs(np.zeros((len(InputSlot), 2), dtype=np.uint32))
+    inputs = InputState(np.zeros((len(InputSlot), 2), dtype=np.uint32))
     inputs.hold(0, keys)
     return inputs.controls
 

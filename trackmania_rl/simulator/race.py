@@ -18,7 +18,7 @@ from trackmania_rl.protocol.state_blob import (
     StateBlobError,
     new_state_blob,
 )
-from trackmania_rl.simulator.inputs import RaceInputs
+from trackmania_rl.simulator.inputs import InputState
 from trackmania_rl.simulator.physics.gates import drive, gates_of_track
 from trackmania_rl.simulator.physics.vehicle import respawn_vehicle, spawn_vehicle
 from trackmania_rl.simulator.physics.vehicle_parameters import STADIUM_CAR
@@ -69,7 +69,7 @@ class SimulatedRace:
         self._head["completed_target"] = self.checkpoint_target
         self._head["countdown_ms"] = COUNTDOWN_MS
         self._head["private"][:2] = _MAGIC, self._signature
-        self.inputs = RaceInputs(self._head["input_events"])
+        self.inputs = InputState(self._head["input_events"])
         self.give_up()
 
     @property

@@ -50,7 +50,7 @@ class TrackForBatch:
         return Renderer(self._track)
 
 
-class RaceBatch:
+class CarBatch:
     """K races, each on its own track; `parameters` are the cars' constants, as `VehicleParameters.packed` makes them.
 
     Attributes:

@@ -41,7 +41,7 @@ from trackmania_rl.telemetry.input_picture import (
 from trackmania_rl.telemetry.terminal_view import format_time
 from trackmania_rl.telemetry.track_shapes import track_of
 from trackmania_rl.telemetry.video import VideoFile
-from trackmania_rl.tmi_interaction.script_player import Filming, ScriptedRace, ScriptPlayer
+from trackmania_rl.tmi_interaction.script_player import Filming, ScriptPlayer, ScriptResult
 
 SIZE_PX: Final = (640, 360)
 """Width and height of a film of the simulated game."""
@@ -262,7 +262,7 @@ def film_script(
     has_overlay: bool = True,
     on_race_time_ms: Callable[[int], object] = lambda _: None,
     **how: Any,
-) -> ScriptedRace:
+) -> ScriptResult:
     """Play a script on a game and film it at one of `FRAMES_PER_S`; `how` goes to `ScriptPlayer.play`.
 
     `on_race_time_ms` is called with the race time of each picture.

@@ -18,7 +18,7 @@ from PIL import Image, ImageDraw
 from trackmania_rl.protocol.input_script import Input, InputEvent
 from trackmania_rl.protocol.messages import NO_KEYS, KeyState
 from trackmania_rl.protocol.state_blob import InputSlot
-from trackmania_rl.simulator.inputs import Controls, RaceInputs
+from trackmania_rl.simulator.inputs import Controls, InputState
 
 Sprite = npt.NDArray[np.uint8]
 """(H, W, 4) uint8, blue, green, red, alpha."""
@@ -82,7 +82,7 @@ class InputTimeline:
     def __init__(self, events: Sequence[InputEvent]) -> None:
         self.is_analog = any(event.input in (Input.STEER, Input.GAS) for event in events)
         self.ends_ms = events[-1].time_ms if events else 0
-        inputs = RaceInputs(np.zeros((len(InputSlot), 2), dtype=np.uint32))
+        inputs = InputState(np.zeros((len(InputSlot), 2), dtype=np.uint32))
         self._times_ms: list[int] = []
         self._held: list[Held] = []
         for time_ms, of_time in groupby(events, key=lambda event: event.time_ms):

@@ -475,7 +475,7 @@ def format_time(race_time_ms: float | None) -> str:
 
 
 def describe_race(race: Any) -> str:
-    """Describe the end of a `ScriptedRace`."""
+    """Describe the end of a `ScriptResult`."""
     checkpoints = ", ".join(map(format_time, race.checkpoint_times_ms)) or "none"
     if race.is_finished:
         return f"finished in {format_time(race.race_time_ms)} ({race.race_time_ms} ms); checkpoints: {checkpoints}"

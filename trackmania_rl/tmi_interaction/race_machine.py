@@ -102,7 +102,7 @@ class RaceMachine:
         self.timings = GameTimings()
         self._transport = transport
         self._layout = layout
-        self._start = RaceStart(transport, commands_on_connect)
+        self._start = Countdown(transport, commands_on_connect)
         self._actions = actions_of_game(settings)
         self._heads = np.empty((1, HEAD_WORDS), dtype=np.uint32)
         self._held: GameEvent | None = None
@@ -287,8 +287,8 @@ def _state_errors_as_protocol_errors() -> Iterator[None]:
         raise GameProtocolError(str(error)) from error
 
 
-class RaceStart:
-    """Bringer of one game's car to race time 0 of a map.
+class Countdown:
+    """Way of one game's car to race time 0 of a map.
 
     A map's first race begins with a countdown. Later races rewind to its end.
     """

@@ -58,7 +58,7 @@ class Filming:
 
 
 @dataclass(frozen=True)
-class ScriptedRace:
+class ScriptResult:
     """Result of a script's race.
 
     Attributes:
@@ -115,7 +115,7 @@ class ScriptPlayer:
         load_name: str | None = None,
         ask_for_inputs: bool = False,
         step_ms: int = FRAME_INTERVAL_MS,
-    ) -> ScriptedRace:
+    ) -> ScriptResult:
         """Play a script to the finish.
 
         Args:
@@ -164,7 +164,7 @@ def _watch(
     on_state: Callable[[StateView], None] | None,
     speed: float,
     step_ms: int,
-) -> ScriptedRace:
+) -> ScriptResult:
     """Send commands, then observe the race that they begin, after its countdown."""
     has_begun = False
     driven_ms: int | None = None
@@ -179,7 +179,7 @@ def _watch(
                 transport.command(command)
         elif event.id == MessageId.RUN_STEP and event.race_time_ms < 0:
             if driven_ms is not None:  # the script restarted the race, and would repeat itself
-                return ScriptedRace(False, driven_ms, passed_ms)
+                return ScriptResult(False, driven_ms, passed_ms)
             has_begun = True
         elif not has_begun:
             if time.monotonic() > begins_by_s:
@@ -205,10 +205,10 @@ def _watch(
         transport.answer(event)
 
 
-def _result(transport: TMInterface, event: GameEvent, is_finished: bool) -> ScriptedRace:
+def _result(transport: TMInterface, event: GameEvent, is_finished: bool) -> ScriptResult:
     state = _state(transport)
     race_time_ms = finish_time_ms(state) if is_finished else event.race_time_ms
-    return ScriptedRace(is_finished, race_time_ms, state.times_passed_ms)
+    return ScriptResult(is_finished, race_time_ms, state.times_passed_ms)
 
 
 def _state(transport: TMInterface) -> StateView:

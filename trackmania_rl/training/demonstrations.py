@@ -30,7 +30,7 @@ from trackmania_rl.race.policy import Policy, PolicyDecision
 from trackmania_rl.race.race import RaceFacts
 from trackmania_rl.settings import GameSettings, MapEntry
 from trackmania_rl.settings.game import MS_PER_ENGINE_TICK
-from trackmania_rl.simulator.inputs import RaceInputs
+from trackmania_rl.simulator.inputs import InputState
 from trackmania_rl.training.collector import CollectorParts
 
 log = logging.getLogger(__name__)
@@ -164,7 +164,7 @@ def _controls_of_decisions(events: Sequence[InputEvent], game: GameSettings) -> 
     last_ms = min(events[-1].time_ms, game.cutoff_race_longer_than_ms)
     n_decisions = last_ms // game.ms_per_action + 1
     controls = np.empty((n_decisions * game.engine_ticks_per_action, 3))
-    inputs = RaceInputs(np.zeros((len(InputSlot), 2), dtype=np.uint32))
+    inputs = InputState(np.zeros((len(InputSlot), 2), dtype=np.uint32))
     index = 0
     for tick in range(len(controls)):
         first = index

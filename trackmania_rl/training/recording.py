@@ -15,7 +15,7 @@ import torch
 
 from trackmania_rl.drivers.evaluation import TrainedDriver, forced_starts, greedy_after
 from trackmania_rl.errors import UserError
-from trackmania_rl.experience_replay.episodes import Episode, EpisodeForm, episode_of_race, episodes_of_memory
+from trackmania_rl.experience_replay.episodes import DataSetForm, Episode, episode_of_race, episodes_of_memory
 from trackmania_rl.experience_replay.ring_buffer import rows_of_state
 from trackmania_rl.games.protocol import Games, rollout
 from trackmania_rl.race.policy import Policy
@@ -50,7 +50,7 @@ def record_races(
     games: Games,
     map_entry: MapEntry,
     settings: Settings,
-    form: EpisodeForm,
+    form: DataSetForm,
     reward: Reward,
     source: str,
 ) -> Iterator[Episode]:
@@ -63,7 +63,7 @@ def record_races(
         yield episode_of_race(race, form, settings.game.ms_per_action, about)
 
 
-def episodes_of_run(run_folder: Path, form: EpisodeForm) -> Iterator[Episode]:
+def episodes_of_run(run_folder: Path, form: DataSetForm) -> Iterator[Episode]:
     """Take the races out of the replay memory that a run's newest checkpoint holds.
 
     Raises:

@@ -15,7 +15,7 @@ from trackmania_rl.paths import PROJECT_FOLDER
 from trackmania_rl.protocol.input_script import InputEvent, read_input_script
 from trackmania_rl.protocol.state_blob import StateView
 from trackmania_rl.tmi_interaction.launchers.launcher import SimulatedGameLauncher, find_free_port
-from trackmania_rl.tmi_interaction.script_player import ScriptedRace, ScriptPlayer
+from trackmania_rl.tmi_interaction.script_player import ScriptPlayer, ScriptResult
 from trackmania_rl.tmi_interaction.tminterface2 import GameError
 
 import numpy as np
@@ -87,7 +87,7 @@ def run_of_ghost(ghost: Ghost, path: Path, label: str) -> DrivenRun:
     )
 
 
-def drive_script(player: ScriptPlayer, map_path: str, script: Path, label: str) -> tuple[ScriptedRace, DrivenRun]:
+def drive_script(player: ScriptPlayer, map_path: str, script: Path, label: str) -> tuple[ScriptResult, DrivenRun]:
     """Drive a script on a game and record the car's motion.
 
     Raises:

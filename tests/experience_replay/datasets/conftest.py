@@ -11,7 +11,7 @@ from gymnasium.spaces import Box, Discrete
 
 from trackmania_rl.buffer_management import fill_buffer_from_rollout_with_n_steps_rule
 from trackmania_rl.buffer_utilities import make_buffers
-from trackmania_rl.experience_replay.episodes import Episode, EpisodeForm
+from trackmania_rl.experience_replay.episodes import DataSetForm, Episode
 from trackmania_rl.experience_replay.mini_races import MiniRaceReplayBuffer
 from trackmania_rl.race.race import Race, RaceFacts
 from trackmania_rl.race.spaces import Spaces
@@ -39,7 +39,7 @@ def default_settings(repository_root: Path) -> Settings:
     return load_settings(repository_root / "config_files" / "config.py")
 
 
-def small_form(*, has_image: bool = False, is_analog: bool = False, has_views: bool = False) -> EpisodeForm:
+def small_form(*, has_image: bool = False, is_analog: bool = False, has_views: bool = False) -> DataSetForm:
     """Floats, with an image or without, and a choice among a few actions or two numbers."""
     before = View("before", "floats", (-2, -1), 1, 3)
     views = Views(
@@ -54,7 +54,7 @@ def small_form(*, has_image: bool = False, is_analog: bool = False, has_views: b
         action=Box(-1, 1, (2,), np.float32) if is_analog else Discrete(N_ACTIONS),
         image_shape=IMAGE_SHAPE if has_image else (1, 0, 0),
     )
-    return EpisodeForm(spaces)
+    return DataSetForm(spaces)
 
 
 def random_race(n_actions: int, seed: int, spaces: Spaces, *, is_finished: bool) -> Race:

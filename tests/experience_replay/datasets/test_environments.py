@@ -13,7 +13,7 @@ from gymnasium.spaces import Box, Dict, Discrete
 
 from trackmania_rl.errors import UserError
 from trackmania_rl.experience_replay.dataset_environments import check_dataset, check_fits, environment_spec
-from trackmania_rl.experience_replay.episodes import Episode, EpisodeForm
+from trackmania_rl.experience_replay.episodes import DataSetForm, Episode
 from trackmania_rl.experience_replay.minari_files import write_dataset
 from trackmania_rl.games.envs import RACE_ID
 from trackmania_rl.games.gymnasium_games import GymnasiumGames
@@ -30,12 +30,12 @@ def with_changes(settings: Settings, **changes: Any) -> Settings:
 
 
 def fits(settings: Settings, observation: Any, action: Any, spec: EnvSpec | None = None) -> None:
-    check_fits("'theirs'", observation, action, spec, settings, EpisodeForm(race_spaces(settings)))
+    check_fits("'theirs'", observation, action, spec, settings, DataSetForm(race_spaces(settings)))
 
 
 def test_what_a_configuration_records_it_can_learn_from(default_settings: Settings) -> None:
     spaces = race_spaces(default_settings)
-    fits(default_settings, EpisodeForm(spaces).observation_space, spaces.action, environment_spec(default_settings))
+    fits(default_settings, DataSetForm(spaces).observation_space, spaces.action, environment_spec(default_settings))
     fits(default_settings, floats(spaces.n_floats), Discrete(12))
     with_image = with_changes(default_settings, image_width_px=8, image_height_px=6, frames_per_state=2)
     image = Dict({"floats": floats(184), "image": Box(0, 255, (2, 6, 8), np.uint8)})
@@ -52,9 +52,9 @@ def test_the_same_shapes_with_another_meaning_are_told(default_settings: Setting
     spaces = race_spaces(default_settings)
     recorded = environment_spec(with_changes(default_settings, one_every_n_zone_centers_in_inputs=10))
     with pytest.raises(UserError, match="one_every_n_zone_centers_in_inputs is 10 there and 20 here; set these alike"):
-        fits(default_settings, EpisodeForm(spaces).observation_space, spaces.action, recorded)
+        fits(default_settings, DataSetForm(spaces).observation_space, spaces.action, recorded)
     rewarded_otherwise = environment_spec(with_changes(default_settings, constant_reward_per_ms=-1.0))
-    fits(default_settings, EpisodeForm(spaces).observation_space, spaces.action, rewarded_otherwise)
+    fits(default_settings, DataSetForm(spaces).observation_space, spaces.action, rewarded_otherwise)
 
 
 def test_normalized_observations_are_refused(default_settings: Settings) -> None:
@@ -71,7 +71,7 @@ def test_values_tell_whether_observations_are_normalized_if_a_wrapper_hides_the_
     env = gymnasium.make(RACE_ID, maps="valley", normalize=normalize)
     observations = [env.reset(seed=1)[0], *(env.step(0)[0] for _ in range(40))]
     env.close()
-    form = EpisodeForm(race_spaces(default_settings))
+    form = DataSetForm(race_spaces(default_settings))
     episode = Episode(np.array(observations), np.zeros(40, np.int64), np.zeros(40, np.float32), is_finished=False)
     dataset = write_dataset("mine/hidden-v0", [episode], form, None, "", tmp_path)
     if normalize:
@@ -94,7 +94,7 @@ def test_the_environment_is_made_again_from_its_text(default_settings: Settings)
     spec = environment_spec(settings, ["valley"])
     assert spec is not None
     env = gymnasium.make(EnvSpec.from_json(spec.to_json()))
-    assert env.observation_space == EpisodeForm(race_spaces(settings)).observation_space
+    assert env.observation_space == DataSetForm(race_spaces(settings)).observation_space
     assert env.action_space == Discrete(12)
     unwrapped: Any = env.unwrapped
     assert unwrapped.settings.reward == settings.reward

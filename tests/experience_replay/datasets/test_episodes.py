@@ -14,7 +14,7 @@ from trackmania_rl.experience_replay.episodes import (
     GREEDY,
     METERS,
     RACE_TIME,
-    EpisodeForm,
+    DataSetForm,
     episode_of_race,
     episodes_of_memory,
     race_of_episode,
@@ -83,7 +83,7 @@ def driven(default_settings: Settings, repository_root: Path) -> tuple[Settings,
 
 def test_a_driven_race_is_rewarded_by_the_configuration_that_learns(driven: Any, tmp_path: Path) -> None:
     settings, race = driven
-    form = EpisodeForm(race_spaces(settings))
+    form = DataSetForm(race_spaces(settings))
     reward = RaceReward(settings, form.spaces, SeedTree(0))
     rewarded = reward(race.rollout_results(), settings, 0)
     race.rewards, race.potentials = rewarded
@@ -121,7 +121,7 @@ def test_what_no_race_can_hold_is_refused(changes: dict[str, Any], told: str) ->
 
 def test_without_columns_actions_and_rewards_are_those_of_the_environment() -> None:
     spaces = dataclasses.replace(small_form().spaces, action=Discrete(N_ACTIONS, start=3))
-    form = EpisodeForm(spaces)
+    form = DataSetForm(spaces)
     episode = short_episode(4, actions=np.array([3, 9, 4, 5]))
     assert race_of_episode(episode, form).columns["actions"].tolist() == [0, 6, 1, 2]
     with pytest.raises(UserError, match="its actions are not all from 3 to 9"):

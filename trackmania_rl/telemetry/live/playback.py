@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from trackmania_rl.errors import UserError
 from trackmania_rl.protocol.messages import TICK_MS
-from trackmania_rl.simulator.race_batch import RaceBatch, TrackForBatch
+from trackmania_rl.simulator.race_batch import CarBatch, TrackForBatch
 from trackmania_rl.telemetry.live.feed import LiveCar, LiveRace
 from trackmania_rl.telemetry.track_shapes import track_of
 from trackmania_rl.track.generated_maps import generated_track
@@ -80,7 +80,7 @@ class _DrivenAgain:
         self._race = race
         self._track = track
         self._controls = np.stack((race.gas, race.brake, race.steer), axis=1).astype(np.float64)
-        self._batch = RaceBatch(1)
+        self._batch = CarBatch(1)
         self._begin()
 
     def drive_to(self, time_ms: float) -> bool:

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from typing_extensions import override
 
 from trackmania_rl.errors import UserError
-from trackmania_rl.experience_replay.episodes import Episode, EpisodeForm, race_of_episode, recorded_reward
+from trackmania_rl.experience_replay.episodes import DataSetForm, Episode, race_of_episode, recorded_reward
 from trackmania_rl.experience_replay.minari_files import DataSet, open_dataset
 from trackmania_rl.race.rewards import first_not_finite, reward_as_stored
 from trackmania_rl.race.spaces import Spaces
@@ -26,7 +26,7 @@ def open_datasets(settings: Settings, spaces: Spaces, folder: Path) -> list[Data
     Raises:
         UserError: if one is missing or damaged, or has another observation or other actions.
     """
-    form = EpisodeForm.of_run(settings, spaces)
+    form = DataSetForm.of_run(settings, spaces)
     datasets = []
     for name in settings.replay.offline:
         from trackmania_rl.experience_replay.dataset_environments import check_dataset  # few runs have any
@@ -84,7 +84,7 @@ class LearnFromDataSets(Hook):
     def _load(self, dataset: DataSet) -> tuple[int, int]:
         """Store a data set's races; return the numbers of races and of transitions."""
         capacity = self.run.memory.capacity
-        form = EpisodeForm.of_run(self.run.settings, self.run.spaces)
+        form = DataSetForm.of_run(self.run.settings, self.run.spaces)
         n_races = 0
         n_rows = 0
         n_stored = 0
@@ -108,7 +108,7 @@ class LearnFromDataSets(Hook):
             )
         return n_races, n_stored
 
-    def _store_race(self, episode: Episode, form: EpisodeForm) -> int:
+    def _store_race(self, episode: Episode, form: DataSetForm) -> int:
         run = self.run
         race = race_of_episode(episode, form)
         frames_total = run.statistics.frames_total
