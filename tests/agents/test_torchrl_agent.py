@@ -16,10 +16,9 @@ from torchrl.objectives import ReinforceLoss, SACLoss
 from trackmania_rl.agents import torchrl_agent
 from trackmania_rl.agents.actor_critic import StateNetwork
 from trackmania_rl.agents.builder import check_decision
-from trackmania_rl.agents.finite_numbers import not_finite_tensors
 from trackmania_rl.agents.inference import GREEDY, Exploration
 from trackmania_rl.agents.torchrl_agent import FOR_NUMBERS, ON_POLICY, TorchRLAgent
-from trackmania_rl.agents.weights import move_weights, packed
+from trackmania_rl.agents.weights import move_weights, not_finite_tensors, packed
 from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import SettingsError

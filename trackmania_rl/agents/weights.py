@@ -1,4 +1,4 @@
-"""Weights of networks: copies and averages; as bytes; those that learn as one vector, its clipping and its optimizer.
+"""Weights of networks: copies, averages, bytes; those that learn as one vector, with its clipping and optimizer.
 
 The weights are the parameters and the buffers of `state_dict()`: running statistics drive as much as parameters do.
 """
@@ -13,6 +13,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_flatten_with_path
 from typing_extensions import override
 
 NORM_EPSILON = 1e-6
@@ -182,3 +183,34 @@ def rectification(n_steps: int, beta2: float) -> float:
         return 0.0
     variance_ratio = (length - 4) * (length - 2) * largest_length
     return math.sqrt(variance_ratio / ((largest_length - 4) * (largest_length - 2) * length))
+
+
+def not_finite_tensors(state: Any) -> list[str]:
+    """Return the names of the tensors with numbers that are not finite, such as `target/A_head.0.weight`.
+
+    Synchronizes with a GPU once.
+
+    Args:
+        state: nested dicts and lists of tensors and other values.
+    """
+    found = [
+        ("/".join(str(getattr(key, "key", getattr(key, "idx", key))) for key in path), leaf)
+        for path, leaf in tree_flatten_with_path(state)[0]
+        if isinstance(leaf, Tensor) and leaf.is_floating_point()
+    ]
+    if not found:
+        return []
+    device = found[0][1].device
+    # A sum with NaN or infinity is not finite, and is much faster than isfinite; but finite numbers may overflow.
+    sums = torch.stack([tensor.sum().to(device, torch.float32) for _, tensor in found]).tolist()
+    return [
+        name
+        for (name, tensor), total in zip(found, sums, strict=True)
+        if not math.isfinite(total) and not torch.isfinite(tensor).all()
+    ]
+
+
+def in_few_words(names: list[str], most: int = 3) -> str:
+    """Name the first of some tensors, and count the others."""
+    others = f" and {len(names) - most} others" if len(names) > most else ""
+    return ", ".join(names[:most]) + others

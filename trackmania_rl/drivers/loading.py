@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from trackmania_rl.agents.builder import AgentBuilder
-from trackmania_rl.agents.finite_numbers import in_few_words, not_finite_tensors
 from trackmania_rl.agents.networks import QuantileNetwork
+from trackmania_rl.agents.weights import in_few_words, not_finite_tensors
 from trackmania_rl.drivers.driver_file import (
     DriverCard,
     DriverFile,

@@ -90,22 +90,21 @@ class RingRows:
     def __init__(self, reader: RingReader, position: torch.Tensor) -> None:
         self.constants = reader.constants
         self._reader = reader
+        self._own = position
         self.position, self.missing = reader.around(position.unsqueeze(1))
 
     def take(self, column: torch.Tensor, shifts: tuple[int, ...]) -> torch.Tensor:
         """Return the values (n, S, ...) of a column (R, ...); faster than indexing."""
-        position = self.position[:, :1] if shifts == (0,) else self._at(shifts)
-        if column.ndim > 1:
-            return column.index_select(0, position.flatten()).view(*position.shape, *column.shape[1:])
-        values = column.take(position)
+        if shifts == (0,):
+            values = column.index_select(0, self._own).unsqueeze(1)
+        else:
+            position = self.position.index_select(1, self._reader.places[shifts])
+            values = column.index_select(0, position.flatten()).view(*position.shape, *column.shape[1:])
         return values.long() if values.dtype == torch.int16 else values
 
     def is_missing(self, shifts: tuple[int, ...]) -> torch.Tensor:
         """Return whether the race has no row at the shifts below 0, (n, number of those shifts)."""
         return self.missing.index_select(1, self._reader.places_before[shifts])
-
-    def _at(self, shifts: tuple[int, ...]) -> torch.Tensor:
-        return self.position.index_select(1, self._reader.places[shifts])
 
 
 class RingReader:

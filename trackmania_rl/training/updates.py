@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 from tensordict import TensorDictBase
 
-from trackmania_rl.agents.finite_numbers import in_few_words, not_finite_tensors
-from trackmania_rl.agents.weights import weights_of
+from trackmania_rl.agents.weights import in_few_words, not_finite_tensors, weights_of
 from trackmania_rl.errors import PassingError
 from trackmania_rl.schedules import exponential, linear
 

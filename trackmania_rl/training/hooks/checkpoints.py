@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from typing_extensions import override
 
-from trackmania_rl.agents.finite_numbers import in_few_words, not_finite_tensors
+from trackmania_rl.agents.weights import in_few_words, not_finite_tensors
 from trackmania_rl.drivers.driver_file import ENDING, DriverFile, DriverTrack, write_driver
 from trackmania_rl.drivers.loading import first_weights, load_weights, tracks_of
 from trackmania_rl.errors import ExitCode, UserError, one_line
