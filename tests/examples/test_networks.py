@@ -21,6 +21,10 @@ IMAGE = ("image_width_px=23", "image_height_px=17", "frames_per_state=4", "float
 EXAMPLES = {
     "SmallNetwork": ("network=examples.small_network:SmallNetwork",),
     "FourierNetwork": ("network=examples.fourier_network:FourierNetwork",),
+    "GRUNetwork": (
+        "network=examples.gru_network:GRUNetwork",
+        "views={'past': {'column': 'velocity_m_s', 'shift': '-8:-1'}}",
+    ),
     "ImpalaNetwork": ("network=examples.impala_network:ImpalaNetwork", "dense_hidden_dimension=16", *IMAGE),
 }
 
