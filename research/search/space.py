@@ -20,9 +20,8 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, TypeAdapt
 
 from benchmarks.driving.runs import OWN_TO_EACH_RUN
 from trackmania_rl.errors import UserError
-from trackmania_rl.runs.changes import SHAPING
-from trackmania_rl.settings import DRIVER_SETTINGS, Settings, SettingsError, load_settings, settings_from_flat
-from trackmania_rl.settings.groups import groups
+from trackmania_rl.settings import Settings, SettingsError, load_settings, settings_from_flat
+from trackmania_rl.settings.groups import SHAPING_SETTINGS, groups
 
 SCALED: Final = "*"
 """Ending of a name whose schedule is multiplied."""
@@ -180,7 +179,7 @@ def _problem_of(name: str, space: Space, base: Settings, clones: bool) -> str | 
             return str(error).removeprefix("these settings: ")
     if setting in OWN_TO_EACH_RUN or setting in groups()[PRIVATE_GROUP].model_fields:
         return f"{setting} is each trial's or each machine's own: leave it out"
-    if clones and setting in SHAPING | DRIVER_SETTINGS:
+    if clones and setting in SHAPING_SETTINGS:
         return (
             f"{setting} shapes networks or memory, which with pbt are copied from one trial to another: leave it out, "
             "or take --scheduler asha or random"

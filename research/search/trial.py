@@ -28,9 +28,9 @@ from trackmania_rl.channels.heartbeat import heartbeat_file
 from trackmania_rl.errors import PlainError
 from trackmania_rl.multiprocess.supervised import WatchedTraining
 from trackmania_rl.runs import CHECKPOINTS, RACES_FILE, find_manifests
-from trackmania_rl.runs.changes import MEANING
 from trackmania_rl.runs.manifest import MEMORY_FOLDER
 from trackmania_rl.settings import parse_override
+from trackmania_rl.settings.groups import MEANING_SETTINGS
 from trackmania_rl.telemetry.learning_summary import read_races
 
 PROJECT: Final = Path(__file__).resolve().parents[2]
@@ -106,7 +106,7 @@ class Trial:
         command = [sys.executable, str(PROJECT / "scripts" / "train.py"), "--config", str(self._plan.config_file)]
         command += ["--output-folder", str(self._plan.output), "--update-config"]
         command += ["--max-wall-s", f"{self._plan.piece_s + STARTS_WITHIN_S:g}"]
-        if others := sorted(self._plan.space.settings_of(self._drawn).keys() & MEANING):
+        if others := sorted(self._plan.space.settings_of(self._drawn).keys() & MEANING_SETTINGS):
             command += ["--accept-change", *others]
         return command + [word for text in self.overrides for word in ("--set", text)]
 

@@ -13,19 +13,11 @@ from typing import Any, Final, NamedTuple
 
 from trackmania_rl.errors import UserError
 from trackmania_rl.runs.folder import SETTINGS_FILE
-from trackmania_rl.settings import DRIVER_SETTINGS, NEEDS_RESTART, RewardSettings, Settings
-from trackmania_rl.settings.groups import FIELDS, AgentSettings, ReplaySettings
+from trackmania_rl.settings import Settings
+from trackmania_rl.settings.groups import FIELDS, MEANING_SETTINGS, SHAPING_SETTINGS
 from trackmania_rl.settings.loading import stored_settings
 
 MAPS: Final = "map_cycle"
-MEANING: Final = frozenset(
-    DRIVER_SETTINGS - AgentSettings.model_fields.keys()
-    | {"expected_reward_per_action", "quantile_factors_multiply", MAPS}
-    | RewardSettings.model_fields.keys()
-)
-"""Settings that change the meaning of a network's values."""
-SHAPING: Final = DRIVER_SETTINGS | (ReplaySettings.model_fields.keys() & NEEDS_RESTART)
-"""Settings that shape networks and replay memory."""
 
 
 class SettingChange(NamedTuple):
@@ -48,7 +40,7 @@ def changes_since(stored: Mapping[str, Any], settings: Settings) -> list[Setting
 
 def differences(changes: Sequence[SettingChange]) -> str:
     """Describe the changes that make a checkpoint unusable; empty if there are none."""
-    return ", ".join(str(change) for change in changes if change.name in SHAPING)
+    return ", ".join(str(change) for change in changes if change.name in SHAPING_SETTINGS)
 
 
 def changes_of_meaning(changes: Sequence[SettingChange]) -> list[SettingChange]:
@@ -56,7 +48,7 @@ def changes_of_meaning(changes: Sequence[SettingChange]) -> list[SettingChange]:
     return [
         change
         for change in changes
-        if change.name in MEANING and not (change.name == MAPS and _tracks(change.old) == _tracks(change.new))
+        if change.name in MEANING_SETTINGS and not (change.name == MAPS and _tracks(change.old) == _tracks(change.new))
     ]
 
 

@@ -11,6 +11,7 @@ from trackmania_rl.settings.values import (
     FileName,
     Fraction,
     Group,
+    Meaning,
     Milliseconds,
     NonNegativeInt,
     OrNone,
@@ -120,7 +121,7 @@ class GameSettings(Group):
     """First TCP port of the game instances; each takes one more. All must be free."""
     maps_folder: Restart[str] = "maps"
     """Folder of tracks and reference lines; a relative path starts at the project's folder."""
-    map_cycle: Annotated[tuple[MapEntry, ...], Field(min_length=1)] = (
+    map_cycle: Meaning[Annotated[tuple[MapEntry, ...], Field(min_length=1)]] = (
         MapEntry.model_validate(VALLEY | {"is_explo": True, "fill_buffer": True, "repeat": 4}),
         MapEntry.model_validate(VALLEY | {"is_explo": False, "fill_buffer": True}),
     )

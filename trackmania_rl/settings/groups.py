@@ -15,7 +15,9 @@ from trackmania_rl.settings.game import RACES, GameSettings
 from trackmania_rl.settings.values import (
     LARGEST_INT,
     LAST_PORT,
+    MEANING,
     OF_DRIVER,
+    OF_MEMORY,
     RESTART,
     Actions,
     BlockStatistics,
@@ -26,6 +28,7 @@ from trackmania_rl.settings.values import (
     Fraction,
     Group,
     Loggers,
+    Meaning,
     NonNegativeFloat,
     NonNegativeInt,
     OrNone,
@@ -37,8 +40,10 @@ from trackmania_rl.settings.values import (
     RunName,
     Schedule,
     Seconds,
+    Shape,
     ShareBelow1,
     Shift,
+    Stored,
     Texts,
     Unit,
 )
@@ -165,46 +170,46 @@ class ObservationSettings(Group):
 class RewardSettings(Group):
     """Reward of one action and the shaping potential of one state."""
 
-    reward: Restart[Part] = "trackmania_rl.race.rewards:RaceReward"
+    reward: Meaning[Restart[Part]] = "trackmania_rl.race.rewards:RaceReward"
     """Reward of an action, replaceable by your own: docs/own_parts.rst."""
-    constant_reward_per_ms: Annotated[Finite, Unit("1/ms")] = -6 / 5000
+    constant_reward_per_ms: Meaning[Annotated[Finite, Unit("1/ms")]] = -6 / 5000
     """Reward per ms that passes. Negative: faster is better."""
-    reward_per_m_advanced_along_centerline: Annotated[Finite, Unit("1/m")] = 5 / 500
+    reward_per_m_advanced_along_centerline: Meaning[Annotated[Finite, Unit("1/m")]] = 5 / 500
     """Reward per metre along the reference line."""
-    final_speed_reward_per_m_per_s: Annotated[Finite, Unit("1/(m/s)")] = 0.0
+    final_speed_reward_per_m_per_s: Meaning[Annotated[Finite, Unit("1/(m/s)")]] = 0.0
     """Reward per m/s gained while the car moves forwards, taken back for speed lost; 0 for none."""
-    engineered_speedslide_reward_schedule: Schedule[Finite] = NOTHING
+    engineered_speedslide_reward_schedule: Meaning[Schedule[Finite]] = NOTHING
     """Reward per action for speed slides (linear between entries)."""
-    engineered_neoslide_reward_schedule: Schedule[Finite] = NOTHING
+    engineered_neoslide_reward_schedule: Meaning[Schedule[Finite]] = NOTHING
     """Reward per action for neo slides (linear between entries)."""
-    engineered_kamikaze_reward_schedule: Schedule[Finite] = NOTHING
+    engineered_kamikaze_reward_schedule: Meaning[Schedule[Finite]] = NOTHING
     """Reward per action for kamikaze driving (linear between entries)."""
-    engineered_close_to_vcp_reward_schedule: Schedule[Finite] = NOTHING
+    engineered_close_to_vcp_reward_schedule: Meaning[Schedule[Finite]] = NOTHING
     """Reward per action and metre of distance to the zone's centre (linear between entries)."""
-    shaped_reward_dist_to_cur_vcp: Annotated[Finite, Unit("1/m")] = 0.0
+    shaped_reward_dist_to_cur_vcp: Meaning[Annotated[Finite, Unit("1/m")]] = 0.0
     """Potential: factor of the distance to the zone's centre. Negative draws the car to the line; 0 for none."""
-    shaped_reward_point_to_vcp_ahead: Finite = 0.0
+    shaped_reward_point_to_vcp_ahead: Meaning[Finite] = 0.0
     """Potential: factor of how well the car points along the line ahead; 0 for none."""
 
 
 class ReplaySettings(Group):
     """Replay memory, and how a batch of mini-races is drawn from it."""
 
-    memory: Restart[Part] = "trackmania_rl.training.building:make_memory"
+    memory: Stored[Part] = "trackmania_rl.training.building:make_memory"
     """Replay memory, replaceable by your own: docs/own_parts.rst."""
     batch_size: Annotated[PositiveInt, Field(le=1_000_000), Unit("transitions")] = 64
     """Transitions in one batch."""
     memory_size_schedule: Schedule[PositiveInt] = ((0, 200_000),)
     """Transitions remembered, training and test together; the last entry reached holds."""
-    replay_storage: Restart[Literal["ram", "disk"]] = "ram"
+    replay_storage: Stored[Literal["ram", "disk"]] = "ram"
     """Place of the replay memory: "disk" for one larger than RAM, in files of save/RUN/replay: docs/long_runs.rst."""
     memory_size_start_learn_schedule: Schedule[PositiveInt] = ((0, 2_000),)
     """Transitions before learning starts (warm-up); the last entry reached holds."""
     number_times_single_memory_is_used_before_discard: PositiveFloat = 4.0
     """Replay ratio: how often each transition is trained on before it is discarded, on average."""
-    buffer_test_ratio: Restart[ShareBelow1] = 0.05
+    buffer_test_ratio: Stored[ShareBelow1] = 0.05
     """Train/test split: share of transitions for the test loss, never trained on."""
-    n_steps: Restart[Actions] = 3
+    n_steps: Stored[Actions] = 3
     """Actions that one transition spans."""
     discard_non_greedy_actions_in_nsteps: bool = False
     """Cut a transition short at the first exploratory action after its own."""
@@ -220,38 +225,38 @@ class ReplaySettings(Group):
     """Share of the correction for it: exponent of the importance weights."""
     prio_epsilon: PositiveFloat = 2e-3
     """Added to the error of a transition for its priority."""
-    transforms: Restart[Parts] = ()
+    transforms: Stored[Parts] = ()
     """torchrl transforms of sampled batches, such as augmentations (examples/image_shifts.py)."""
-    offline: Restart[Texts] = ()
+    offline: Stored[Texts] = ()
     """Minari data sets to learn from, by id or folder; alone, if n_collectors = 0: docs/datasets.rst."""
 
 
 class AgentSettings(Group):
     """Network, IQN loss, optimizer, target network."""
 
-    agent: Driver[Part] = "trackmania_rl.agents.builder:IQN"
+    agent: Shape[Part] = "trackmania_rl.agents.builder:IQN"
     """Agent, which learns and decides, replaceable by your own: docs/own_parts.rst."""
-    network: Driver[Part] = "trackmania_rl.agents.iqn:IQN_Network"
+    network: Shape[Part] = "trackmania_rl.agents.iqn:IQN_Network"
     """Network of the agent, replaceable by your own: docs/own_parts.rst."""
-    conv_channels: Driver[tuple[PositiveInt, ...]] = (16, 32, 64, 32)
+    conv_channels: Shape[tuple[PositiveInt, ...]] = (16, 32, 64, 32)
     """Channels of the image head's convolutions."""
-    conv_kernel_sizes: Driver[tuple[PositiveInt, ...]] = (4, 4, 3, 3)
+    conv_kernel_sizes: Shape[tuple[PositiveInt, ...]] = (4, 4, 3, 3)
     """Kernel sizes of the image head's convolutions."""
-    conv_strides: Driver[tuple[PositiveInt, ...]] = (2, 2, 2, 1)
+    conv_strides: Shape[tuple[PositiveInt, ...]] = (2, 2, 2, 1)
     """Strides of the image head's convolutions."""
-    float_hidden_dim: Driver[PositiveInt] = 256
+    float_hidden_dim: Shape[PositiveInt] = 256
     """Width of the two layers that read the floats."""
-    use_layer_norm: Driver[bool] = True
+    use_layer_norm: Shape[bool] = True
     """Layer normalization in the layers that read the floats. The published network has none."""
-    dense_hidden_dimension: Driver[PositiveInt] = 512
+    dense_hidden_dimension: Shape[PositiveInt] = 512
     """Width of the two dueling heads together."""
-    iqn_embedding_dimension: Driver[PositiveInt] = 32
+    iqn_embedding_dimension: Shape[PositiveInt] = 32
     """Number of cosines that embed a quantile."""
     quantile_factors_multiply: Driver[Literal["features", "hidden_layers"]] = "hidden_layers"
     """Factor of a quantile: on the features in front of the heads, as published, or, faster, on their hidden layers."""
     iqn_n: Annotated[int, Field(ge=2, multiple_of=2)] = 8
     """Quantiles per state in training; even, as they are symmetric around 0.5."""
-    iqn_k: Driver[Annotated[int, Field(ge=2, multiple_of=2)]] = 32
+    iqn_k: Shape[Annotated[int, Field(ge=2, multiple_of=2)]] = 32
     """Quantiles per state in play; even."""
     iqn_kappa: PositiveFloat = 5e-3
     """Threshold of the quantile Huber loss between square and linear."""
@@ -277,7 +282,7 @@ class AgentSettings(Group):
     """Bound of each entry of the gradient."""
     clip_grad_norm: PositiveFloat = 30.0
     """Bound of the norm of all gradients together."""
-    autocast_dtype: Driver[Literal["auto", "float32", "float16", "bfloat16"]] = "auto"
+    autocast_dtype: Shape[Literal["auto", "float32", "float16", "bfloat16"]] = "auto"
     """Arithmetic of the networks. "auto": float16 on a GPU; on a processor bfloat16 if it is faster, or float32."""
     soft_update_tau: Annotated[float, Field(gt=0, le=1)] = 0.01
     """Share by which the target network moves towards the online one."""
@@ -494,7 +499,17 @@ def groups() -> dict[str, type[Group]]:
 FIELDS: Final = {name: field for model in groups().values() for name, field in model.model_fields.items()}
 DEFAULTS: Final = {name: field.default for name, field in FIELDS.items() if not field.is_required()}
 """Default of each setting; the companions of a configuration set the others."""
-NEEDS_RESTART: Final = frozenset(name for name, field in FIELDS.items() if RESTART in field.metadata)
+
+
+def _marked(mark: str) -> frozenset[str]:
+    return frozenset(name for name, field in FIELDS.items() if mark in field.metadata)
+
+
+NEEDS_RESTART: Final = _marked(RESTART)
 """Settings that shape networks, buffers or processes: an edit of them waits for the run's next start."""
-DRIVER_SETTINGS: Final = frozenset(name for name, field in FIELDS.items() if OF_DRIVER in field.metadata)
-"""Settings that define a network's inputs and outputs. A driver's file holds these and no others."""
+DRIVER_SETTINGS: Final = _marked(OF_DRIVER)
+"""Settings that define a network, its inputs and outputs. A driver's file holds these and no others."""
+SHAPING_SETTINGS: Final = DRIVER_SETTINGS | _marked(OF_MEMORY)
+"""Settings that shape networks and replay memory."""
+MEANING_SETTINGS: Final = _marked(MEANING)
+"""Settings that change the meaning of a network's values."""

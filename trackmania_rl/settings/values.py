@@ -88,10 +88,17 @@ class Unit(NamedTuple):
 RESTART: Final = "restart"
 """Mark of a setting that shapes networks, buffers or processes: a change waits for the run's next start."""
 OF_DRIVER: Final = "driver"
-"""Mark of a setting that defines a network's inputs and outputs: it is stored with the weights."""
+"""Mark of a setting that shapes a network, its inputs and outputs: it is stored with the weights."""
+OF_MEMORY: Final = "memory"
+"""Mark of a setting that shapes the replay memory."""
+MEANING: Final = "meaning"
+"""Mark of a setting whose change gives another meaning to what a network has learned."""
 T = TypeVar("T")
 Restart = Annotated[T, RESTART]
-Driver = Annotated[T, RESTART, OF_DRIVER]
+Meaning = Annotated[T, MEANING]
+Driver = Annotated[T, RESTART, OF_DRIVER, MEANING]
+Shape = Annotated[T, RESTART, OF_DRIVER]
+Stored = Annotated[T, RESTART, OF_MEMORY]
 
 IN_WORDS: Final = "inWords"
 """Key in a JSON schema: the text of what is allowed, in place of a regular expression."""
