@@ -84,8 +84,7 @@ class RingRows:
         missing: (n, rows before) True for rows before the race's first one.
     """
 
-    concatenate = staticmethod(torch.cat)
-    where = staticmethod(torch.where)
+    library = torch
 
     def __init__(self, reader: RingReader, position: torch.Tensor) -> None:
         self.constants = reader.constants

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -42,15 +43,11 @@ class View:
 
 
 class RowsAround(Protocol):
-    """The rows around n states, within their races.
+    """The rows around n states, within their races."""
 
-    Attributes:
-        concatenate: `numpy.concatenate` or `torch.concatenate`.
-        where: `numpy.where` or `torch.where`.
-    """
-
-    concatenate: Any
-    where: Any
+    @property
+    def library(self) -> ModuleType:
+        """`numpy` or `torch`."""
 
     @property
     def constants(self) -> Mapping[str, Any]:
@@ -76,8 +73,7 @@ class RowsInProgress:
     races: Array
     rows: Array
     constants: Mapping[str, Array]
-    concatenate = staticmethod(np.concatenate)
-    where = staticmethod(np.where)
+    library = np
 
     def take(self, column: Array, shifts: tuple[int, ...]) -> Array:
         """See `RowsAround`."""
@@ -143,7 +139,7 @@ class Views:
             elif view.column == ACTIONS:
                 values = values.clip(-self.largest_action, self.largest_action)
             blocks.append(values.reshape(values.shape[0], values.shape[1] * values.shape[2]))
-        return rows.concatenate(blocks, 1)
+        return rows.library.concatenate(blocks, 1)
 
     def batch_entries(self, rows: RowsAround, columns: Mapping[str, Any]) -> dict[str, Any]:
         """Return the entries of a training batch of some states, each (n, ...), or (n, S, ...) of S rows."""
@@ -182,8 +178,8 @@ class Views:
         if n_before == 0:
             return values
         is_missing = is_missing.reshape(*is_missing.shape, *(1 for _ in values.shape[2:]))
-        before = rows.where(is_missing, rows.constants[view.column], values[:, :n_before])
-        return rows.concatenate((before, values[:, n_before:]), 1)
+        before = rows.library.where(is_missing, rows.constants[view.column], values[:, :n_before])
+        return rows.library.concatenate((before, values[:, n_before:]), 1)
 
 
 NO_VIEWS: Final = Views()
