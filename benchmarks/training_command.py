@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import subprocess
@@ -16,6 +15,8 @@ from typing import Any, Final, Self
 import psutil
 
 from trackmania_rl.processes import end_processes, is_running
+from trackmania_rl.runs.folder import RUN_LOG
+from trackmania_rl.runs.log import iterate_races
 from trackmania_rl.tmi_interaction.launchers.launcher import find_free_port
 
 PROJECT: Final = Path(__file__).resolve().parent.parent
@@ -92,10 +93,9 @@ class TrainCommand:
 
     @property
     def races(self) -> list[dict[str, Any]]:
-        """Races of races.jsonl, without an incomplete last line."""
-        file = self.run_folder / "races.jsonl"
-        lines = file.read_text().splitlines(keepends=True) if file.is_file() else []
-        return [json.loads(line) for line in lines if line.endswith("\n")]
+        """Races in the run log."""
+        log = self.run_folder / RUN_LOG
+        return list(iterate_races(log)) if log.is_file() else []
 
     def frames(self) -> tuple[float, int]:
         """Return wall-clock seconds and number of frames at the end of the newest race."""

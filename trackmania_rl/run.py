@@ -53,11 +53,11 @@ from trackmania_rl.race.rewards import Reward
 from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.runs import RunFolder, find_manifests
 from trackmania_rl.runs.changes import require_known
+from trackmania_rl.runs.log import CommandClock
 from trackmania_rl.runs.snapshot import LiveSettings, RunConfiguration
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import Settings, parse_override
 from trackmania_rl.settings.groups import Until
-from trackmania_rl.telemetry.race_record import CommandClock
 from trackmania_rl.telemetry.statistics import TrainingStatistics
 from trackmania_rl.telemetry.terminal_view import TerminalView, open_terminal_view
 from trackmania_rl.track.game_map import load_reference_lines, load_reference_times

@@ -38,7 +38,8 @@ from benchmarks.driving.score import MeasuredRun, Yardstick, group_runs, read_ya
 from benchmarks.driving.variants import Variant, find_tracks, read_variants
 from trackmania_rl.cli import command, end_in_order_when_terminated, whole_number
 from trackmania_rl.errors import ExitCode, PlainError, UserError
-from trackmania_rl.telemetry.learning_summary import read_races
+from trackmania_rl.runs.folder import RUN_LOG
+from trackmania_rl.runs.log import iterate_races
 from trackmania_rl.telemetry.tables import PlainConsole
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -182,9 +183,7 @@ def report(arguments: argparse.Namespace, console: Console) -> None:
 def measured(folder: Path, note: Mapping[str, Any], yardstick: Yardstick, minutes: int | None) -> MeasuredRun:
     """Judge a run of the folder, at most its first `minutes`."""
     length = min(note["minutes"], minutes or note["minutes"])
-    races = [
-        race for race in read_races(folder / "save" / note["name"] / "races.jsonl") if race["wall_s"] <= 60 * length
-    ]
+    races = [race for race in iterate_races(folder / "save" / note["name"] / RUN_LOG) if race["wall_s"] <= 60 * length]
     return MeasuredRun(note, races, run_figures(races, note["track"], yardstick, length))
 
 

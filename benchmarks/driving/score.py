@@ -178,7 +178,7 @@ def greedy_races(races: Sequence[Race], track: str) -> list[Race]:
 
 
 def run_figures(races: Sequence[Race], track: str, yardstick: Yardstick, minutes: int) -> RunFigures:
-    """Judge the first `minutes` of a run of one session, whose races are in the order of `races.jsonl`."""
+    """Judge the first `minutes` of a run of one session, whose races are in the order of the run log."""
     races = [race for race in races if race["wall_s"] <= 60 * minutes]
     greedy = greedy_races(races, track)
     score_by_minute = scores_at(greedy, yardstick.record_ms, "wall_s", [60 * (k + 1) for k in range(minutes)])

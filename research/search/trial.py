@@ -27,14 +27,14 @@ from research.search.space import Space
 from trackmania_rl.channels.heartbeat import heartbeat_file
 from trackmania_rl.errors import PlainError
 from trackmania_rl.multiprocess.supervised import WatchedTraining
-from trackmania_rl.runs import CHECKPOINTS, RACES_FILE, find_manifests
+from trackmania_rl.runs import CHECKPOINTS, RUN_LOG, find_manifests
+from trackmania_rl.runs.log import iterate_races, newest_race
 from trackmania_rl.runs.manifest import MEMORY_FOLDER
 from trackmania_rl.settings import parse_override
 from trackmania_rl.settings.groups import MEANING_SETTINGS
-from trackmania_rl.telemetry.learning_summary import read_races
 
 PROJECT: Final = Path(__file__).resolve().parents[2]
-LOGS: Final = (RACES_FILE, "sessions.txt")
+LOGS: Final = (RUN_LOG, f"{RUN_LOG}-wal", "sessions.txt")
 """Files of a run's folder that belong to a checkpoint."""
 FIRST_PORT: Final = 21_000
 """First port of games behind sockets; each trial has `PORTS_EACH`."""
@@ -133,11 +133,11 @@ class Trial:
             TrialFailedError: if the training fails.
         """
         before = _sessions(self.folder)
-        log, piece_s = self.folder / RACES_FILE, self._plan.piece_s
+        log, piece_s = self.folder / RUN_LOG, self._plan.piece_s
         exit_code = self._run(self.command, self.terminal_file, self._plan.working_folder, log, piece_s)
         if exit_code != 0:
             raise TrialFailedError(f"{self.name} failed: {_last_words(self.terminal_file)} ({self.terminal_file})")
-        all_races = read_races(log)
+        all_races = list(iterate_races(log))
         of_piece = [race for race in all_races if race["session"] > before]
         minutes = max(1, math.ceil(piece_s / 60))
         later_s = 60 * minutes - of_piece[-1]["wall_s"] if of_piece else 0.0  # its last minute ends at a whole minute
@@ -171,7 +171,7 @@ def run_watched(
         command: starts it.
         terminal_file: its output is appended there.
         working_folder: of its process.
-        race_log: grows with each race.
+        race_log: log of the run.
         piece_s: seconds, without the start.
 
     Returns:
@@ -201,22 +201,13 @@ def run_watched(
 
 def _wait_for_piece(process: subprocess.Popen[bytes], race_log: Path, piece_s: float) -> None:
     """Wait for a new race and then `piece_s`, or for the end of the process."""
-    before, ends_s = _last_race(race_log), math.inf
+    before, ends_s = newest_race(race_log).session, math.inf
     while time.monotonic() < ends_s:
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(CHECK_TRIAL_EVERY_S)
             return
-        if ends_s == math.inf and _last_race(race_log) > before:
+        if ends_s == math.inf and newest_race(race_log).session > before:
             ends_s = time.monotonic() + piece_s
-
-
-def _last_race(race_log: Path) -> int:
-    """Return the time of the last race in ns, 0 without one."""
-    try:
-        status = race_log.stat()
-    except FileNotFoundError:
-        return 0
-    return status.st_mtime_ns if status.st_size else 0
 
 
 def _copy_state(source: Path, target: Path) -> None:
@@ -234,6 +225,7 @@ def _copy_state(source: Path, target: Path) -> None:
         except OSError:
             shutil.copyfile(source / file, target / file)
     for name in LOGS:
+        (target / name).unlink(missing_ok=True)  # also a journal that belongs to another log
         with contextlib.suppress(FileNotFoundError):
             shutil.copyfile(source / name, target / name)
 

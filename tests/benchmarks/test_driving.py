@@ -26,6 +26,7 @@ from benchmarks.driving.variants import Variant
 from tests.keep_games_command import wait_until
 from trackmania_rl.errors import UserError
 from trackmania_rl.processes import is_running
+from trackmania_rl.runs.log import iterate_races
 
 RECORD_MS = 20_000
 
@@ -206,7 +207,7 @@ def test_the_command_trains_reports_and_goes_on(repository_root, tmp_path, yards
         wait_until(lambda: psutil.Process(interrupted.pid).children(), within_s=120)
         training = psutil.Process(interrupted.pid).children()
         notes = tmp_path / "out" / "runs"
-        wait_until((tmp_path / "out" / "save" / "base_valley_seed5" / "races.jsonl").is_file, within_s=120)
+        wait_until((tmp_path / "out" / "save" / "base_valley_seed5" / "run.sqlite").is_file, within_s=120)
         interrupted.send_signal(signal.SIGTERM)  # as Ctrl-C, and never ignored
     assert interrupted.returncode == 130
     assert not any(map(is_running, training))
@@ -215,8 +216,8 @@ def test_the_command_trains_reports_and_goes_on(repository_root, tmp_path, yards
     subprocess.run(command(repository_root, *words), check=True)
     results = json.loads((tmp_path / "out" / "results.json").read_text())
     (run,) = results["runs"]
-    lines = (tmp_path / "out" / "save" / "base_valley_seed5" / "races.jsonl").read_text().splitlines()
-    races = [race for race in map(json.loads, lines) if race["wall_s"] <= 60]
+    lines = list(iterate_races(tmp_path / "out" / "save" / "base_valley_seed5" / "run.sqlite"))
+    races = [race for race in lines if race["wall_s"] <= 60]
     assert run["figures"]["n_greedy"] == sum(not race["is_explo"] for race in races)  # none, on a machine that is busy
     assert run["figures"]["frames"] == max((race["frames_total"] for race in races), default=0)
     assert lines

@@ -15,6 +15,7 @@ import pytest
 
 from trackmania_rl import run
 from trackmania_rl.runs import load_checkpoint
+from trackmania_rl.runs.log import iterate_races
 from trackmania_rl.settings import changed_settings, load_settings, parse_override
 
 from .conftest import SMALL
@@ -128,7 +129,7 @@ def test_it_trains_until_the_limit_and_the_second_call_resumes(calls):
     assert 3 <= first["races"] < second["races"]
     assert first["updates"] == first["batches"] > 0
     assert second["updates"] == second["batches"] > first["updates"], "the hook was handed in, and counts on"
-    assert len((calls.run_folder / "races.jsonl").read_text().splitlines()) == second["races"]
+    assert len(list(iterate_races(calls.run_folder / "run.sqlite"))) == second["races"]
     state = load_checkpoint(calls.run_folder).state
     assert state["hooks"]["CountUpdates"] == {"n_updates": second["updates"]}
     for complaint in ("Traceback", "Warning", "leaked"):

@@ -30,7 +30,7 @@ SYNCHRONOUS = {"sampling": "'synchronous'", "n_collectors": 2, "cutoff_race_long
 
 def what_came_out(command):
     """The race log without times and sessions, and the checkpoint."""
-    return races_of(command.run_folder / "races.jsonl"), digest_of(load_checkpoint(command.run_folder).state)
+    return races_of(command.run_folder / "run.sqlite"), digest_of(load_checkpoint(command.run_folder).state)
 
 
 def finish(start_training, folder, **settings):

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from tests.run_log import write_races
 from trackmania_rl.channels.run_state import Channels, RunState
 from trackmania_rl.errors import UserError
 from trackmania_rl.multiprocess import collectors as collectors_module
@@ -94,7 +95,7 @@ def test_sessions_are_counted_and_after_a_power_cut_above_all_that_is_known(cont
     CheckpointStore(folder.path).save({}, 0, CheckpointFacts(session=4))
     folder.sessions.write_bytes(content)
     assert count_session(folder) == 5
-    folder.races.write_bytes(b'{"session": 6}\n{"session": 7}\n{"sess')
+    write_races(folder.run_log, [{"session": 7, "wall_s": 1.0, "frames_total": 1, "map": "valley", "is_explo": True}])
     folder.sessions.write_bytes(content)
     assert count_session(folder) == 8
     assert folder.sessions.read_text() == "8\n"

@@ -104,7 +104,7 @@ def test_a_wheel_alone_trains_and_evaluates(wheel_home: Path, tmp_path: Path) ->
 
     short = ("--set", "terminal_view=off", "--set", "use_torch_compile=False", "--set", "checkpoint_interval_s=5")
     run("trackmania-train", "--max-frames", "4000", *short)
-    assert (tmp_path / "save" / "simulated" / "races.jsonl").is_file()
+    assert (tmp_path / "save" / "simulated" / "run.sqlite").is_file()
     run("trackmania-evaluate", "save/simulated", "--races", "1")
     said = run("trackmania-doctor")
     assert "0 problems" in said

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 
+from tests.run_log import write_races
 from trackmania_rl.runs import CheckpointFacts, CheckpointStore, load_checkpoint
 from trackmania_rl.settings import parse_override
 
@@ -56,7 +56,6 @@ def fake_training(
         "race_time_ms": round(RACE_MS * (1 + error)),
         "is_demonstration": False,
     }
-    with (folder / "races.jsonl").open("a") as file:
-        file.write(json.dumps(race) + "\n")
+    write_races(folder / "run.sqlite", [race])
     terminal_file.write_text(f"trained {session}\n")
     return 0

@@ -22,6 +22,7 @@ from research.search.space import Space, read_space, scaled
 from research.search.trial import Plan, Trial, run_watched
 from tests.keep_games_command import wait_until
 from tests.research.fake_training import RACE_MS, fake_training, settings_of
+from tests.run_log import write_races
 from trackmania_rl.errors import UserError
 from trackmania_rl.runs import find_manifests, load_checkpoint
 from trackmania_rl.settings import changed_settings, load_settings
@@ -171,15 +172,17 @@ def test_a_clone_begins_with_its_donors_weights_to_the_byte(make_plan: MakePlan,
     torch.testing.assert_close(after["agent"]["online"]["w"], begins_with + 1)
 
 
-def test_a_piece_lasts_from_its_first_race_on_and_ends_in_order(tmp_path: Path) -> None:
-    said, log = tmp_path / "said.txt", tmp_path / "races.jsonl"
-    log.write_text("an earlier race\n")
+def test_a_piece_lasts_from_its_first_race_on_and_ends_in_order(tmp_path: Path, repository_root: Path) -> None:
+    said, log = tmp_path / "said.txt", tmp_path / "run.sqlite"
+    race = {"wall_s": 1.0, "frames_total": 1, "map": "valley", "is_explo": True}
+    write_races(log, [race])
     script = (
-        "import sys, time; time.sleep(1); open(sys.argv[1], 'a').write('a race\\n'); print('drives', flush=True); "
+        "import pathlib, sys, time; from tests.run_log import write_races; time.sleep(1); "
+        f"write_races(pathlib.Path(sys.argv[1]), [{race | {'session': 2}}]); print('drives', flush=True); "
         "sys.stdin.buffer.read(); print('ends in order')"
     )
     began_s = time.monotonic()
-    assert run_watched([sys.executable, "-c", script, str(log)], said, tmp_path, log, 0.5) == 0
+    assert run_watched([sys.executable, "-c", script, str(log)], said, repository_root, log, 0.5) == 0
     assert time.monotonic() - began_s > 1.5  # the piece begins with its first race
     assert said.read_text() == "drives\nends in order\n"
     assert run_watched([sys.executable, "-c", "raise SystemExit(3)"], said, tmp_path, log, 60.0) == 3

@@ -1,8 +1,7 @@
 """A run's races in a few figures."""
 
-import json
-
-from trackmania_rl.telemetry.learning_summary import Driving, read_races, summarize_learning
+from tests.run_log import write_races
+from trackmania_rl.telemetry.learning_summary import Driving, summarize_learning
 
 
 def _write(file, races):
@@ -18,36 +17,28 @@ def _write(file, races):
         }
         for number, (wall_s, is_explo, time_ms) in enumerate(races)
     ]
-    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    file.unlink(missing_ok=True)
+    write_races(file, lines)
     return file
 
 
 def test_figures_are_of_greedy_races_only(tmp_path):
     greedy = [(10.0 * i, False, None if i in (1, 5) else 30_000 - 100 * i) for i in range(1, 16)]
-    summary = summarize_learning(_write(tmp_path / "races.jsonl", [(1.0, True, 20_000), *greedy]), [45, 150, 600])[
+    summary = summarize_learning(_write(tmp_path / "run.sqlite", [(1.0, True, 20_000), *greedy]), [45, 150, 600])[
         "valley"
     ]
     assert (summary.first_finish["wall_s"], summary.first_finish["frames_total"]) == (20.0, 300)
     assert (summary.regular_finish["wall_s"], summary.regular_finish["frames_total"]) == (110.0, 1200)
     assert summary.driving == {45: Driving(4, 3, 29.75), 150: Driving(10, 10, 28.95)}
     assert summary.best_time_s == 28.5
-    unfinished = summarize_learning(_write(tmp_path / "races.jsonl", [(5.0, False, None)] * 3), [5])["valley"]
+    unfinished = summarize_learning(_write(tmp_path / "run.sqlite", [(5.0, False, None)] * 3), [5])["valley"]
     assert unfinished.first_finish is unfinished.regular_finish is unfinished.best_time_s is None
     assert unfinished.driving == {5: Driving(3, 0, None)}
-
-
-def test_a_last_line_that_is_cut_short_is_left_out(tmp_path):
-    file = _write(tmp_path / "races.jsonl", [(5.0, True, 30_000)] * 3)
-    whole = read_races(file)
-    for torn in (b'{"map": "val', b"\0" * 500, b"\xff"):
-        file.write_bytes(file.read_bytes() + torn)
-        assert read_races(file) == whole
-        file.write_bytes(file.read_bytes().removesuffix(torn))
 
 
 def test_sessions_seconds_add_up(tmp_path):
     first = [(10.0 * i, False, 30_000) for i in range(1, 13)]  # until 120 s
     second = [(10.0 * i, False, 20_000) for i in range(1, 13)]
-    summary = summarize_learning(_write(tmp_path / "races.jsonl", [*first, *second]), [60, 120, 240, 600])["valley"]
+    summary = summarize_learning(_write(tmp_path / "run.sqlite", [*first, *second]), [60, 120, 240, 600])["valley"]
     assert summary.first_finish["wall_s"] == 10.0
     assert {at: driving.median_time_s for at, driving in summary.driving.items()} == {60: 30.0, 120: 30.0, 240: 20.0}

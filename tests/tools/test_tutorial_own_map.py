@@ -1,6 +1,5 @@
 """The commands of docs/tutorial_own_map.rst, run as they stand there in a copy of the project."""
 
-import json
 import shutil
 import subprocess
 import sys
@@ -9,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from trackmania_rl.runs.log import iterate_races
 from trackmania_rl.simulator.physics.scripted_driver import CAREFUL_DRIVER
 
 SHORT = "--max-frames 4000 --max-wall-s 300 --set cutoff_race_longer_than_ms=8000 --set use_torch_compile=False"
@@ -44,8 +44,7 @@ def say(block: str, project: Path) -> str:
 
 
 def maps_driven(project: Path, run_name: str) -> set[str]:
-    lines = (project / "save" / run_name / "races.jsonl").read_text().splitlines()
-    return {json.loads(line)["map"] for line in lines}
+    return {race["map"] for race in iterate_races(project / "save" / run_name / "run.sqlite")}
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from tensordict import TensorDict
 from trackmania_rl.errors import ExitCode, UserError
 from trackmania_rl.race.rewards import Rewarded
 from trackmania_rl.runs import CheckpointError, find_manifests, save_checkpoint
+from trackmania_rl.runs.log import iterate_races
 from trackmania_rl.telemetry.figures import progress_figures
 from trackmania_rl.training import learner, updates
 from trackmania_rl.training.hooks.checkpoints import SaveCheckpoints, state_of
@@ -180,7 +181,7 @@ def test_a_race_that_is_not_finite_never_enters_the_memory(run, make_race, caplo
     run.train_on([make_race(21, False)])
     assert len(run.buffer) + len(run.buffer_test) == 21
     assert (statistics.races_total, statistics.frames_total, run.frames_total) == (1, 21, 21)
-    assert len(run.context.folder.races.read_text().splitlines()) == 1
+    assert len(list(iterate_races(run.context.folder.run_log))) == 1
     of_no_values = make_race(17, True)
     of_no_values.columns["q_values"] = np.full((17, 1), NAN, dtype=np.float32)
     run.train_on([of_no_values])

@@ -1,6 +1,5 @@
 """Learning in one process: races and fragments in, updates and weights out, schedules, edits, and exact resume."""
 
-import json
 import threading
 
 import numpy as np
@@ -17,6 +16,7 @@ from trackmania_rl.experience_replay import n_step_rule
 from trackmania_rl.race.rewards import RaceReward
 from trackmania_rl.race.spaces import race_spaces
 from trackmania_rl.runs import load_checkpoint
+from trackmania_rl.runs.log import iterate_races
 from trackmania_rl.runs.snapshot import write_changes
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.training.hooks.checkpoints import load_state
@@ -280,7 +280,7 @@ def test_actions_of_fragments_count_as_they_come_and_a_race_when_it_ends(make_ru
         for point, n_actions in zip(points, (20, 22, 60), strict=True)
     ]
     assert len(seen.seen) == 6
-    lines = [json.loads(one.context.folder.races.read_text()) | {"wall_s": 0} for one in (whole, run)]
+    lines = [[race | {"wall_s": 0} for race in iterate_races(one.context.folder.run_log)] for one in (whole, run)]
     assert lines[0] == lines[1]
     for one in (whole, run):
         assert [file.name for file in one.context.folder.best_runs.iterdir()] == ["valley_3000"]

@@ -8,6 +8,7 @@ import pytest
 
 from trackmania_rl.errors import ExitCode, UserError
 from trackmania_rl.runs import CheckpointError, find_manifests
+from trackmania_rl.runs.log import iterate_races
 from trackmania_rl.telemetry.terminal_view import plain_line
 from trackmania_rl.training.hooks.checkpoints import NotSavedError, SaveCheckpoints, score_of
 from trackmania_rl.training.hooks.status import WriteStatus
@@ -40,12 +41,12 @@ def test_a_run_whose_checkpoints_are_gone_does_not_begin_anew(make_run, make_rac
     elif lost != "no folder":
         (folder.path / "status.json").unlink()
         folder.checkpoints.symlink_to(folder.path / "not mounted")
-    races = folder.races.read_text()
+    races = list(iterate_races(folder.run_log))
     with pytest.raises(
         CheckpointError, match=r"has raced before, but .*checkpoints holds no checkpoint: mount its disk"
     ):
         make_run()
-    assert folder.races.read_text() == races
+    assert list(iterate_races(folder.run_log)) == races
     if lost != "no folder":
         (folder.checkpoints.rmdir if lost == "an empty folder" else folder.checkpoints.unlink)()
     away.rename(folder.checkpoints)

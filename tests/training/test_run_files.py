@@ -20,11 +20,10 @@ from trackmania_rl.race.race import RacePosition
 from trackmania_rl.race.spaces import race_spaces
 from trackmania_rl.run import _logging_to
 from trackmania_rl.runs import CheckpointError, RunFolder, load_checkpoint, save_checkpoint
+from trackmania_rl.runs.log import iterate_races
 from trackmania_rl.runs.store import MANIFEST_ROOM_BYTES, state_files
 from trackmania_rl.seeds import SeedTree
-from trackmania_rl.telemetry.learning_summary import iterate_races
 from trackmania_rl.telemetry.page.curves import LineTail
-from trackmania_rl.telemetry.race_record import UNDONE_FILE
 from trackmania_rl.telemetry.run_status import STATUS_FILE, read_status
 from trackmania_rl.training.hooks import hook as hook_module
 from trackmania_rl.training.hooks.checkpoints import SaveCheckpoints, state_of
@@ -71,12 +70,12 @@ def _drivers(run):
     return sorted(file.name for file in run.context.folder.drivers.glob("*"))
 
 
-def test_a_full_disk_costs_lines_but_not_the_run(begin_run, make_race, logger, monkeypatch, caplog):
+def test_a_full_disk_costs_neither_races_nor_the_run(begin_run, make_race, logger, monkeypatch, caplog):
     run = begin_run(tensorboard_interval_s=1e-9, minimum_free_disk_mb=1)  # each race is written
     race_log = run.hook(WriteLog)._log
     _take(run, make_race(17, True))
     with monkeypatch.context() as full, caplog.at_level(logging.ERROR):
-        full.setattr(race_log, "write", _no_space)
+        full.setattr(race_log, "_write_waiting", _no_space)
         full.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=0))
         for _ in range(3):
             _take(run, make_race(17, True))
@@ -86,7 +85,7 @@ def test_a_full_disk_costs_lines_but_not_the_run(begin_run, make_race, logger, m
     _take(run, make_race(17, True))
     assert logger.n_figures("rollout/meters/") == 6
     run.close_files()
-    assert len(run.context.folder.races.read_text().splitlines()) == 3
+    assert len(list(iterate_races(run.context.folder.run_log))) == 6
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such files")
@@ -95,15 +94,15 @@ def test_a_full_disk_costs_lines_but_not_the_run(begin_run, make_race, logger, m
 def test_pipes_and_devices_in_a_runs_folder_are_not_opened(begin_run, live, make_race, caplog, make):
     run = begin_run(tensorboard_interval_s=1e-9)
     folder = run.context.folder
-    for file in (folder.settings, folder.path / STATUS_FILE, folder.races):
+    for file in (folder.settings, folder.path / STATUS_FILE, folder.run_log):
         file.unlink(missing_ok=True)
         make(file)
     _take(run, make_race(17, True, race_time_ms=3100))
     _tick(run, 1.0)
     run.hook(WriteStatus).end()
     assert read_status(folder.path) is None
-    assert LineTail(folder.races).read() == []
-    for read in (lambda: list(iterate_races(folder.races)), lambda: new_run_folder(folder).__enter__()):
+    assert LineTail(folder.run_log).read() == []
+    for read in (lambda: list(iterate_races(folder.run_log)), lambda: new_run_folder(folder).__enter__()):
         with pytest.raises(UserError, match=r"is a folder, a pipe|is no file"):
             read()
 
@@ -163,7 +162,7 @@ def test_a_run_that_was_killed_counts_no_race_twice_and_keeps_its_records(begin_
     for n_actions in (100, 90):
         _take(run, make_race(n_actions, True, position=RacePosition(number=n_actions, place=3)))
     assert run.hook(SaveCheckpoints).try_to_save()
-    known = run.context.folder.races.read_text()
+    known = list(iterate_races(run.context.folder.run_log))
     for n_actions in (60, 80):
         _take(run, make_race(n_actions, True, position=RacePosition(number=200 + n_actions, place=4)))
     run.close_files()  # as if it was killed
@@ -172,8 +171,7 @@ def test_a_run_that_was_killed_counts_no_race_twice_and_keeps_its_records(begin_
     resumed = begin_run()
     statistics = resumed.context.statistics
     assert (statistics.races_total, statistics.frames_total) == (2, 190)
-    assert resumed.context.folder.races.read_text() == known
-    assert len((resumed.context.folder.path / UNDONE_FILE).read_text().splitlines()) == 2
+    assert list(iterate_races(resumed.context.folder.run_log)) == known
     assert resumed.context.progress == {0: CollectorProgress(101, 4)}
     for n_actions, records in ((70, ["valley_3000"]), (60, ["valley_3000"]), (50, ["valley_2500"])):
         _take(resumed, make_race(n_actions, True))

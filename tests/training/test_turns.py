@@ -1,7 +1,6 @@
 """Synchronous sampling: the same seed gives the same run, also where it was interrupted and went on."""
 
 import hashlib
-import json
 import math
 import threading
 
@@ -15,6 +14,7 @@ from trackmania_rl.games.race_games import make_games_builder
 from trackmania_rl.multiprocess.collector_process import CollectorTask, make_begin_turn, make_parts
 from trackmania_rl.race.progress import CollectorProgress
 from trackmania_rl.runs import RunFolder, load_checkpoint
+from trackmania_rl.runs.log import iterate_races
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.training.building import begin_run
 from trackmania_rl.training.collector import TurnTakingCollector
@@ -126,8 +126,8 @@ def digest_of(state):
 
 def races_of(race_log):
     """The race log without what depends on the clock, and without how often the run was started."""
-    lines = [json.loads(line) for line in race_log.read_text().splitlines()]
-    return [{name: value for name, value in line.items() if name not in TIMED} for line in lines]
+    races = iterate_races(race_log)
+    return [{name: value for name, value in race.items() if name not in TIMED} for race in races]
 
 
 @pytest.fixture
@@ -162,7 +162,7 @@ def play_run(live, tmp_path, repository_root):
         state = load_checkpoint(folder.path).state
         if (ring := state["replay"]["memory"].get("ring")) is not None:
             ring["columns"] = rows_of_state(ring)
-        return races_of(folder.races), digest_of(state)
+        return races_of(folder.run_log), digest_of(state)
 
     return play
 

@@ -18,9 +18,9 @@ from trackmania_rl.errors import PassingError, UserError
 from trackmania_rl.files import read_bounded, require_regular, write_durably
 from trackmania_rl.paths import PROJECT_FOLDER
 from trackmania_rl.runs import RunFolder, find_manifests
+from trackmania_rl.runs.log import newest_race
 from trackmania_rl.settings import Settings, SettingsError
 from trackmania_rl.telemetry.live.feed import FOLDER
-from trackmania_rl.telemetry.race_record import UNDONE_FILE, last_session
 
 if TYPE_CHECKING:
     from trackmania_rl.channels.over_grpc import WorkerAccess
@@ -161,8 +161,8 @@ def count_session(folder: RunFolder) -> int:
     The count exceeds the sessions of all checkpoints and races, also after a power cut: no random numbers repeat.
     """
     known = [0, *(manifest.session for manifest in find_manifests(folder.path).values())]
-    with contextlib.suppress(OSError):
-        known += [last_session(file) for file in (folder.races, folder.races.with_name(UNDONE_FILE))]
+    with contextlib.suppress(UserError):  # the log is damaged, which its writer reports
+        known.append(newest_race(folder.run_log).session)
     with contextlib.suppress(OSError, ValueError, UserError):
         known.append(int(read_bounded(folder.sessions, MOST_DIGITS)))
     session = 1 + max(known)

@@ -14,8 +14,7 @@
         best_runs/{map}_{time}/    input script, Q values, settings and driver of each record
         good_runs/{map}_{time}/    the same of all races within threshold_to_save_all_runs_ms, without drivers
         drivers/{frames}.driver    drivers kept during the training, see keep_driver_every_s
-        races.jsonl                one line for each race
-        races.undone.jsonl         races after the last checkpoint of a run that was killed
+        run.sqlite                 run log: races, see `trackmania_rl.runs.log`
         seeds.json                 seeds of the run and of the learner's parts
         diagnostics/               plots of values, quantiles, errors and expectations
         sessions.txt               number of starts of the run
@@ -33,7 +32,7 @@ from __future__ import annotations
 from typing import Final
 
 from trackmania_rl.runs.folder import CHECKPOINTS as CHECKPOINTS
-from trackmania_rl.runs.folder import RACES_FILE as RACES_FILE
+from trackmania_rl.runs.folder import RUN_LOG as RUN_LOG
 from trackmania_rl.runs.folder import RunFolder as RunFolder
 from trackmania_rl.runs.manifest import CheckpointError as CheckpointError
 from trackmania_rl.runs.manifest import DiskTooFullError as DiskTooFullError

@@ -11,7 +11,7 @@ SETTINGS_FILE: Final = "settings.toml"
 CHECKPOINTS: Final = "checkpoints"
 KEPT_CHECKPOINTS: Final = 3
 """Number of newest checkpoints that are kept, beside the one with the best evaluation races."""
-RACES_FILE: Final = "races.jsonl"
+RUN_LOG: Final = "run.sqlite"
 REPLAY: Final = "replay"
 """Folder with the files of a replay memory on disk."""
 
@@ -36,7 +36,7 @@ class RunFolder:
         self.drivers = path / "drivers"
         self.recordings = path / "recordings"
         self.diagnostics = path / "diagnostics"
-        self.races = path / RACES_FILE
+        self.run_log = path / RUN_LOG
         self.seeds = path / "seeds.json"
         self.sessions = path / "sessions.txt"
         self.log = path / "train.log"

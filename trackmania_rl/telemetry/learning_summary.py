@@ -1,27 +1,23 @@
-"""Learning speed of a run, from its `races.jsonl`."""
+"""Learning speed of a run, from its log."""
 
 from __future__ import annotations
 
-import json
 import statistics
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
-from trackmania_rl.errors import UserError
+from trackmania_rl.runs.log import iterate_races
 
-MOST_LINE_BYTES: Final = 1 << 20
 WINDOW_RACES = 10
 """Races over which driving is judged."""
-
-NEEDED_KEYS = frozenset({"wall_s", "frames_total", "map", "is_explo", "race_finished", "race_time_ms"})
 
 _KEPT_KEYS = ("wall_s", "frames_total", "race_finished", "race_time_ms", "track")
 
 Race = Mapping[str, Any]
-"""One line of `races.jsonl`; its keys are those of `RaceLog`."""
+"""A race of `iterate_races`."""
 
 
 class Driving(NamedTuple):
@@ -49,15 +45,15 @@ class LearningSummary(NamedTuple):
     best_time_s: float | None
 
 
-def summarize_learning(races_file: Path, moments_s: Sequence[int]) -> dict[str, LearningSummary]:
+def summarize_learning(log: Path, moments_s: Sequence[int]) -> dict[str, LearningSummary]:
     """Summarize a run by map, with driving at those moments (s) that it reached. The seconds of its sessions add up.
 
     Raises:
-        UserError: if the file is missing or damaged.
+        UserError: if the log is missing or damaged.
     """
     by_map: defaultdict[str, list[Race]] = defaultdict(list)
     end_s = 0.0
-    for race in _on_one_clock(iterate_races(races_file)):
+    for race in _on_one_clock(iterate_races(log)):
         end_s = race["wall_s"]
         if not race["is_explo"]:
             by_map[race["map"]].append({key: race[key] for key in _KEPT_KEYS if key in race})
@@ -97,34 +93,6 @@ def median_time_s(window: Collection[Race]) -> float | None:
     times_s = [race["race_time_ms"] / 1000 if race["race_finished"] else float("inf") for race in window]
     median_s = statistics.median(times_s) if times_s else float("inf")
     return None if median_s == float("inf") else median_s
-
-
-def read_races(races_file: Path) -> list[Race]:
-    """Return the lines of a `races.jsonl`, see `iterate_races`."""
-    return list(iterate_races(races_file))
-
-
-def iterate_races(races_file: Path) -> Iterator[Race]:
-    """Yield the lines of a `races.jsonl`, which may be larger than memory. An incomplete last line is left out.
-
-    Raises:
-        UserError: if the file is missing or damaged.
-    """
-    if races_file.exists() and not races_file.is_file():  # a pipe would keep `open` waiting
-        raise UserError(f"cannot read {races_file}: it is no file; give the folder of a run, save/...")
-    try:
-        with races_file.open("rb") as file:
-            for number, line in enumerate(iter(lambda: file.readline(MOST_LINE_BYTES), b""), start=1):
-                if not line.endswith(b"\n"):
-                    return
-                race = json.loads(line)
-                if not isinstance(race, dict) or not race.keys() >= NEEDED_KEYS:
-                    raise UserError(f"{races_file} is damaged: line {number} is no race, or one of another version")
-                yield race
-    except OSError as error:
-        raise UserError(f"cannot read {races_file}: {error.strerror}; give the folder of a run, save/...") from error
-    except ValueError as error:  # no JSON, or no UTF-8
-        raise UserError(f"{races_file} is damaged: {error}") from error
 
 
 def _on_one_clock(races: Iterable[Race]) -> Iterator[Race]:

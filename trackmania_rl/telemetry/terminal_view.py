@@ -27,7 +27,7 @@ from typing_extensions import override
 
 from trackmania_rl.gbx.challenge import MedalTimes
 from trackmania_rl.race.race import RACE_KINDS
-from trackmania_rl.telemetry.race_record import CommandClock
+from trackmania_rl.runs.log import CommandClock
 from trackmania_rl.telemetry.statistics import MapStatistics, RaceHistory, TrainingStatistics
 from trackmania_rl.telemetry.tables import PlainConsole
 

@@ -17,9 +17,9 @@ from trackmania_rl.experience_replay.rollout_store import RolloutStore
 from trackmania_rl.parts import make_part
 from trackmania_rl.race.rewards import Reward
 from trackmania_rl.race.spaces import Spaces
+from trackmania_rl.runs.log import CommandClock
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import Settings, SettingsError
-from trackmania_rl.telemetry.race_record import CommandClock
 from trackmania_rl.telemetry.terminal_view import TerminalView
 from trackmania_rl.training.hooks.checkpoints import KeepDrivers, KeepRecords, SaveCheckpoints
 from trackmania_rl.training.hooks.datasets import LearnFromDataSets

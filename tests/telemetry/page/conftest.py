@@ -2,7 +2,6 @@
 
 import contextlib
 import gc
-import json
 import threading
 
 import numpy as np
@@ -12,6 +11,7 @@ pytest.importorskip("fastapi", reason="the live page's packages are not installe
 
 from starlette.testclient import TestClient
 
+from tests.run_log import write_races
 from trackmania_rl.paths import PROJECT_FOLDER
 from trackmania_rl.runs.folder import RunFolder
 from trackmania_rl.runs.snapshot import write_snapshot
@@ -38,7 +38,7 @@ RECORD_MS = 3000
 
 
 def race_line(number, **others):
-    """A line of races.jsonl, of a finished evaluation race unless told otherwise."""
+    """A race of the run log, a finished evaluation race unless told otherwise."""
     line = {
         "session": 1,
         "wall_s": 2.0 * number,
@@ -53,7 +53,7 @@ def race_line(number, **others):
         "is_demonstration": False,
         "checkpoint_times_ms": [7000, 12_000, 20_000, 30_000 - 10 * number],
     }
-    return json.dumps(line | others) + "\n"
+    return line | others
 
 
 def make_run(save_folder, repository_root, name="tested", n_races=20):
@@ -62,7 +62,7 @@ def make_run(save_folder, repository_root, name="tested", n_races=20):
     write_snapshot(repository_root / "config_files" / "config.py", folder, [f"run_name={name}"])
     if n_races > 0:
         races = [race_line(number, is_explo=number % 2 == 1) for number in range(1, n_races + 1)]
-        (folder / "races.jsonl").write_text("".join(races))
+        write_races(folder / "run.sqlite", races)
     (folder / "train.log").write_text(
         "2026-11-24 02:33:42 INFO a network of 301,325 parameters\n"
         "2026-11-24 02:33:46 WARNING collector 0 has died\nTraceback of it\n"

@@ -6,6 +6,7 @@ import shutil
 import pytest
 
 from tests.keep_games_command import wait_until as wait_for
+from tests.run_log import write_races
 from tests.telemetry.page.conftest import RECORD_MS, make_run, race_line, serving
 from trackmania_rl.paths import PROJECT_FOLDER
 from trackmania_rl.settings import load_settings
@@ -40,7 +41,7 @@ def shown_run(tmp_path_factory, repository_root):
     save_folder = tmp_path_factory.mktemp("runs") / "save"
     other = make_run(save_folder, repository_root, "other", n_races=3)
     shutil.rmtree(other.best_runs)
-    for file in (other.races, other.log):
+    for file in (other.run_log, other.log):
         os.utime(file, (1e9, 1e9))
     run = make_run(save_folder, repository_root)
     write_figures(run)
@@ -121,8 +122,7 @@ def test_a_run_is_shown_and_its_record_played_and_news_come_as_they_are_written(
     page.execute_script("document.getElementById('curves').scrollIntoView()")
     wait_for(lambda: page.find_elements(By.CSS_SELECTOR, "#charts .uplot canvas"), "chart")
     assert "collector 0 has died" in text(page, "log")
-    with shown_run.races.open("a") as file:
-        file.write(race_line(21))
+    write_races(shown_run.run_log, [race_line(21)])
     with shown_run.log.open("a") as file:
         file.write("2026-11-24 03:00:00 WARNING the disk <b>is full</b>\n")
     wait_for(lambda: "the disk <b>is full</b>" in text(page, "log"), "new message, as text")

@@ -7,7 +7,7 @@ import sys
 import pytest
 from filelock import FileLock
 
-from tests.telemetry.page.conftest import make_run, race_line
+from tests.telemetry.page.conftest import make_run
 from trackmania_rl.telemetry.page import command
 from trackmania_rl.telemetry.page.runs import find_run
 from trackmania_rl.tmi_interaction.launchers.launcher import find_free_port
@@ -32,20 +32,18 @@ def test_runs_that_cannot_be_shown(tmp_path, repository_root, told):
     other = make_run(tmp_path, repository_root, "other")
     other.settings.write_text("of_another_version = 3\n" + other.settings.read_text())
     older = make_run(tmp_path, repository_root, "older")
-    older.races.write_text('{"time": 3}\n')
+    older.run_log.write_text("no log")
     (tmp_path / "nothing").mkdir()
     assert "empty has no race yet and is not being trained" in told("empty")
     assert "of another version" in (said := told("other"))
     assert "of_another_version is no known setting" in said
-    assert "races.jsonl is damaged: line 1 is no race, or one of another version" in told("older")
+    assert "run.sqlite: file is not a database" in told("older")
     assert "nothing is no run's folder" in told("nothing")
     assert "those in" in (said := told("nosuch"))
     assert "empty, good, older, other" in said
     with FileLock(empty.path / ".train.lock"):
         assert find_run("empty", tmp_path).name == "empty", "its training has just begun"
-        empty.races.write_text(race_line(1)[:30])
-        assert find_run("empty", tmp_path).name == "empty", "its first race is being written"
-    os.utime(tmp_path / "good" / "races.jsonl", (4e9, 4e9))
+    os.utime(tmp_path / "good" / "run.sqlite", (4e9, 4e9))
     for name, save_folder in ((None, tmp_path), ("good", tmp_path), (str(tmp_path / "good"), tmp_path / "elsewhere")):
         assert find_run(name, save_folder).name == "good"
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from torch.utils.tensorboard import SummaryWriter
 
+from tests.run_log import write_races
 from tests.telemetry.page.conftest import RECORD_MS, race_line
 from trackmania_rl.errors import UserError
 from trackmania_rl.paths import PROJECT_FOLDER
@@ -94,33 +95,40 @@ def test_races_become_curves_and_a_table(client, snapshot_of):
 
 def test_new_races_are_added_and_a_second_session_continues(page, run):
     page.read()
-    with run.races.open("a") as file:
-        file.write(race_line(21, session=2, wall_s=3.0, race_finished=False, checkpoint_times_ms=[7000]))
-        file.write("no JSON\n[1, 2]\n")
-        file.write(race_line(22, session=2, is_demonstration=True, map="shown"))
-        file.write(race_line(23)[:40])  # half a line is left for the next reading
+    unfinished = race_line(21, session=2, wall_s=3.0, race_finished=False, checkpoint_times_ms=[7000])
+    write_races(run.run_log, [unfinished, race_line(22, session=2, is_demonstration=True, map="shown")])
     told = page.read()
-    assert told["races"]["curves"]["valley/evaluated"] == [[8400, None, 976.5, 0.9]]
+    assert told["races"]["reset"], "a resumed run may have undone races"
+    assert told["races"]["curves"]["valley/evaluated"][-1] == [8400, None, 976.5, 0.9]
     assert len(told["state"]["table"]) == 2, "a demonstration is no result"
-    assert (told["state"]["frames"], told["state"]["unreadable"]) == (8800, 2)
-    run.races.write_text(race_line(1))
-    assert page.read()["races"]["reset"], "a shorter file is read anew"
+    assert told["state"]["frames"] == 8800
+    run.run_log.unlink()
+    write_races(run.run_log, [race_line(1, session=2)])
+    assert page.read()["races"]["reset"], "a log that was made again is read anew"
+    run.run_log.write_text("no log")
+    assert "file is not a database" in page.read()["trouble"]
 
 
 def test_a_log_of_days_is_read_in_pieces_and_bounded(run, monkeypatch):
     monkeypatch.setattr(curves_module, "MOST_MAPS", 3)
     races = [
-        race_line(number, map=f"map {number}" if number % 100 == 0 else "valley", race_time_ms=30_000 - number)
+        race_line(
+            number,
+            map=f"map {number}" if number % 100 == 0 else "valley",
+            race_time_ms=30_000 - number,
+            checkpoint_times_ms=[],
+        )
         for number in range(1, 5001)
     ]
-    run.races.write_text("".join(races))
+    run.run_log.unlink()
+    write_races(run.run_log, races)
     run.log.write_text("".join(f"2026-11-24 02:33:42 INFO message {k} {'x' * 200}\n" for k in range(3000)))
     whole = RunPage(run, PROJECT_FOLDER)
     whole.read()
     points = whole.snapshot()["races"]["curves"]["valley/evaluated"]
     assert 500 < len(points) <= curves_module.MOST_POINTS
     assert points[-1][0] == 400 * 4999, "a record is kept"
-    monkeypatch.setattr(curves_module, "MOST_BYTES_AT_ONCE", run.races.stat().st_size // 4)
+    monkeypatch.setattr(curves_module, "MOST_RACES_AT_ONCE", 1200)
     page = RunPage(run, PROJECT_FOLDER)
     for _ in range(6):
         page.read()
@@ -166,8 +174,8 @@ def test_figures_of_tensorboard_are_read_as_they_grow(run, monkeypatch):
 
 def test_figures_of_a_run_without_tensorboard_are_those_of_its_races(run, page):
     page.read()
-    with run.races.open("a") as file:
-        file.write(race_line(21, learning={"train/loss": 0.5}) + race_line(22, learning={"train/loss": 0.25}))
+    losses = [race_line(21 + index, learning={"train/loss": loss}) for index, loss in enumerate((0.5, 0.25))]
+    write_races(run.run_log, losses)
     assert page.read()["figures"]["curves"] == {"train/loss": [[8400, 0.5], [8800, 0.25]]}
     assert page.figure("train/loss") == [[8400, 0.5], [8800, 0.25]]
     assert page.snapshot()["figures"]["names"] == ["train/loss"]
@@ -214,10 +222,10 @@ def test_only_listed_files_can_be_downloaded(client, run, snapshot_of):
     ]
     assert client.get("/files/evaluation/valley.mp4").content == b"film"
     for name in (
-        "races.jsonl",
+        "run.sqlite",
         "settings.toml",
         "..%2f..%2fconfig.py",
-        "..%2ftested%2fraces.jsonl",
+        "..%2ftested%2frun.sqlite",
         "%2fetc/passwd",
     ):
         assert client.get(f"/files/{name}").status_code == 404

@@ -11,6 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from starlette.testclient import TestClient
 from starlette.websockets import WebSocketDisconnect
 
+from tests.run_log import write_races
 from tests.telemetry.conftest import status_of
 from tests.telemetry.page.conftest import LIVE, make_run, race_line, serving
 from trackmania_rl.telemetry.page import guard
@@ -62,8 +63,7 @@ def test_every_tab_gets_the_same_and_their_number_is_bounded(client, page, run, 
         wrong = ("no JSON", "[]", '{"watch": "0:3"}', '{"watch": [0, -3]}', '{"watch": [true, false]}', " " * 2000)
         for message in (*wrong, '{"watch": [0, 3]}'):
             other.send_text(message)
-        with run.races.open("a") as file:
-            file.write(race_line(22))
+        write_races(run.run_log, [race_line(22)])
         for socket in (tab, other):
             while not (races := socket.receive_json().get("races")):
                 pass

@@ -141,9 +141,9 @@ def drive(file: Path, run: RunFolder, project_folder: Path) -> None:
     from trackmania_rl.games.protocol import rollout
     from trackmania_rl.games.race_games import make_games_builder
     from trackmania_rl.runs import save_best_run
+    from trackmania_rl.runs.log import CommandClock, RunLog
     from trackmania_rl.runs.snapshot import already_stretched, write_settings
     from trackmania_rl.seeds import SeedTree
-    from trackmania_rl.telemetry.race_record import CommandClock, RaceLog
     from trackmania_rl.track.named_maps import map_entries
 
     driver = load_driver(file)
@@ -152,7 +152,7 @@ def drive(file: Path, run: RunFolder, project_folder: Path) -> None:
     maps_folder = project_folder / game.maps_folder
     write_settings(run.settings, already_stretched(settings))
     run.best_runs.mkdir()
-    log = RaceLog(run.races, CommandClock(), session=1)
+    log = RunLog(run.run_log, CommandClock(), session=1)
     games = make_games_builder(settings).make_games(0, maps_folder, SeedTree(settings.run.seed).rng("page/games"))
     with contextlib.closing(games), contextlib.closing(log):
         for entry in map_entries(settings, maps_folder, tracks_folder=run.path / "generated_tracks"):

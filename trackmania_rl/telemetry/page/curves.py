@@ -1,17 +1,15 @@
-"""Files that grow, read in pieces: curves of races.jsonl and of tensorboard's event files, and messages of the log.
+"""Files that grow, read in pieces: curves of the run log and of tensorboard's event files, and messages.
 
 tensorboard's own reader computes checksums in Python, half a second for each megabyte. A long run has a gigabyte.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import statistics
 import struct
 from collections import defaultdict, deque
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,7 +17,7 @@ from google.protobuf.message import DecodeError
 from tensorboard.compat.proto.event_pb2 import Event
 
 from trackmania_rl.race.race import RACE_KINDS
-from trackmania_rl.telemetry.race_record import facts_of_line
+from trackmania_rl.runs.log import RaceRow, facts_of, newest_race, race_rows
 from trackmania_rl.telemetry.statistics import RECENT_RACES, RaceHistory
 
 MOST_POINTS: Final = 2000
@@ -28,6 +26,7 @@ MOST_CURVES: Final = 600
 RATE_EVERY_S: Final = 5.0
 MOST_MAPS: Final = 20
 """Maps with curves: those driven first."""
+MOST_RACES_AT_ONCE: Final = 20_000
 MOST_BYTES_AT_ONCE: Final = 8 << 20
 LARGEST_RECORD_BYTES: Final = 1 << 28
 MOST_MESSAGES: Final = 300
@@ -136,15 +135,15 @@ class Curve:
 
 
 class RaceCurves:
-    """Races of a run, from races.jsonl, by "{map}/{kind}", and "rates"; figures of learning, [frames, value], by name.
+    """Races of a run, from its log, by "{map}/{kind}", and "rates"; figures of learning, [frames, value], by name.
 
     Points of races are [frames, seconds or None if not finished, metres, share finished of the recent races]; those of
     rates are [frames, hours of training, frames per second].
     """
 
     def __init__(self, file: Path) -> None:
-        self._tail = LineTail(file)
-        self._has_read = False
+        self._file = file
+        self._newest_session = 0
         self._begin()
 
     def _begin(self) -> None:
@@ -152,7 +151,9 @@ class RaceCurves:
         self.figures: dict[str, Curve] = {}
         self.new_figures: NewPoints = defaultdict(list)
         self._histories: dict[str, RaceHistory] = {}
-        self.frames_total = self.n_races = self.n_unreadable = 0
+        self._last_id = 0
+        self.frames_total = 0
+        self.n_races = 0
         self._best_ms: dict[str, list[int]] = {}
         self._recent_ms: dict[str, deque[list[int]]] = defaultdict(lambda: deque(maxlen=RECENT_RACES))
         self._session = 0
@@ -168,21 +169,20 @@ class RaceCurves:
         """Read new races, of a long log in several calls; return their points, or None if all curves are new.
 
         Raises:
-            OSError: if the file cannot be read.
+            UserError: if the log is damaged.
         """
         self.new_figures = defaultdict(list)
-        n_restarts = self._tail.n_restarts
-        lines = self._tail.read()
-        is_first, self._has_read = not self._has_read, True
-        if self._tail.n_restarts > n_restarts:
+        if not self._file.is_file():  # before the first race
+            return self.new_figures
+        newest = newest_race(self._file)
+        if newest.session != self._newest_session or newest.id < self._last_id:
+            self._newest_session = newest.session  # a resumed run has undone races, or the log was made again
             self._begin()
-            is_first = True
+        is_first = self._last_id == 0
         new: NewPoints = defaultdict(list)
-        for line in lines:
-            try:
-                self._add(json.loads(line), new)
-            except (ValueError, KeyError, TypeError, AttributeError):
-                self.n_unreadable += 1
+        for row in race_rows(self._file, self._last_id, MOST_RACES_AT_ONCE):
+            self._last_id = row["id"]
+            self._add(row, new)
         return None if is_first else new
 
     def table(self) -> list[dict[str, Any]]:
@@ -219,23 +219,25 @@ class RaceCurves:
             "recent_ms": [round(statistics.median(column)) for column in zip(*alike, strict=True)],
         }
 
-    def _add(self, race: Mapping[str, Any], new: NewPoints) -> None:
-        frames, wall_s, session = int(race["frames_total"]), float(race["wall_s"]), int(race.get("session", 1))
+    def _add(self, race: RaceRow, new: NewPoints) -> None:
+        frames = race["frames_total"]
+        wall_s = race["wall_s"]
+        session = race["session"]
         if session != self._session:
             self._earlier_s += self._wall_s
             self._session, self._rate_from = session, None
         self._wall_s, self.frames_total = wall_s, frames
         self.n_races += 1
         self._add_rate(frames, wall_s, new)
-        for name, value in race.get("learning", {}).items():
+        for name, value in (race["learning"] or {}).items():
             add_figure(self.figures, name, frames, float(value), self.new_figures)
-        record = facts_of_line(race)
+        record = facts_of(race)
         name = f"{record.map_name}/{record.kind}"
         if not record.counts or (name not in self.curves and len(self._histories) >= 2 * MOST_MAPS):
             return
         history = self._histories.setdefault(name, RaceHistory())
         is_best = history.add(record)
-        times_ms = race.get("checkpoint_times_ms")
+        times_ms = race["checkpoint_times_ms"]
         if record.race_finished and history.is_one_track and times_ms:
             best_ms = self._best_ms.setdefault(record.map_name, times_ms)
             if times_ms[-1] < best_ms[-1]:

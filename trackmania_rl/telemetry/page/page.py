@@ -11,6 +11,7 @@ from typing import Any, Final
 from trackmania_rl.errors import UserError
 from trackmania_rl.games.race_games import check_edited_maps
 from trackmania_rl.runs.folder import RunFolder
+from trackmania_rl.runs.log import last_written_s
 from trackmania_rl.runs.snapshot import edit_setting, read_snapshot, stamp_of, toml_of
 from trackmania_rl.settings import Settings, changed_settings
 from trackmania_rl.settings.descriptions import settings_rows
@@ -44,7 +45,7 @@ class RunPage:
         self.project_folder = project_folder
         self.files = RunFiles(run)
         self.watched = WatchedRaces()
-        self._races = RaceCurves(run.races)
+        self._races = RaceCurves(run.run_log)
         self._event_files = FigureCurves(run.tensorboard)
         self._figures: dict[str, Curve] = {}
         self._messages = LogMessages(run.log)
@@ -81,6 +82,8 @@ class RunPage:
                 self._read_files(news)
             except OSError as error:  # such as a failing disk; it is read again
                 news["trouble"] = f"the run's files cannot be read: {error.strerror}"
+            except UserError as error:
+                news["trouble"] = str(error)
             news["state"] = self._state()
             return news
 
@@ -150,7 +153,7 @@ class RunPage:
         best: LiveRace | None = None
         fastest = next((best for best in self.files.best_runs() if best.map_name == race.map_name), None)
         if fastest is not None:
-            with contextlib.suppress(UserError):  # of the real game: races.jsonl has its times at the checkpoints
+            with contextlib.suppress(UserError):  # of the real game: the run log has its times at the checkpoints
                 best = self.watched.race(self.record(fastest.folder.name))
         with self._lock:
             splits, medals_ms = self._races.splits(race.map_name), self._medals_ms.get(race.map_name, {})
@@ -199,7 +202,7 @@ class RunPage:
             news["run"] = self._about()
 
     def _read_figures(self, news: Topics) -> None:
-        """Read the event files, or else the figures in races.jsonl."""
+        """Read the event files, or else the figures in the run log."""
         n_figures, before = len(self._figures), self._figures
         new = self._event_files.read()
         self._figures = self._event_files.curves
@@ -247,7 +250,9 @@ class RunPage:
 
     def _state(self) -> dict[str, Any]:
         races = self._races
-        times_s = [file.stat().st_mtime for file in (self.run.races, self.run.log) if file.is_file()]
+        times_s = [self.run.log.stat().st_mtime] if self.run.log.is_file() else []
+        if (written_s := last_written_s(self.run.run_log)) is not None:
+            times_s.append(written_s)
         quiet_s = max(0.0, time.time() - max(times_s)) if times_s else None
         status = read_status(self.run.path)
         is_over = status is not None and status.is_over
@@ -258,7 +263,6 @@ class RunPage:
             "frames": races.frames_total,
             "races": races.n_races,
             "training_s": round(races.training_s),
-            "unreadable": races.n_unreadable,
             "table": races.table(),
             "runs": self._runs,
         }

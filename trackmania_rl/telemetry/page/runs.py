@@ -14,9 +14,9 @@ from trackmania_rl.errors import UserError
 from trackmania_rl.files import read_npy
 from trackmania_rl.paths import command_line_of
 from trackmania_rl.runs.folder import RunFolder, is_run
+from trackmania_rl.runs.log import last_written_s, newest_race
 from trackmania_rl.runs.snapshot import SETTINGS_FILE, read_snapshot
 from trackmania_rl.telemetry.diagnostics import list_pictures
-from trackmania_rl.telemetry.learning_summary import iterate_races
 from trackmania_rl.telemetry.run_status import read_status
 
 MOST_RUNS: Final = 100
@@ -89,12 +89,12 @@ def _runs(save_folder: Path) -> list[Path]:
 
 def _last_written_s(folder: Path) -> float:
     run = RunFolder.at(folder)
-    return max(file.stat().st_mtime for file in (run.races, run.log, folder / SETTINGS_FILE) if file.is_file())
+    files_s = [file.stat().st_mtime for file in (run.log, run.settings) if file.is_file()]
+    return max(last_written_s(run.run_log) or 0.0, *files_s)
 
 
 def _check_races(run: RunFolder, folder: Path) -> None:
-    has_race = run.races.is_file() and next(iterate_races(run.races), None) is not None
-    if not has_race and not _is_locked(run):
+    if newest_race(run.run_log).id == 0 and not _is_locked(run):
         raise UserError(f"{folder} has no race yet and is not being trained: {command_line_of('train')} resumes it")
 
 

@@ -34,9 +34,9 @@ from trackmania_rl.runs import (
 )
 from trackmania_rl.runs.changes import changes_of_meaning, changes_since, differences, require_accepted
 from trackmania_rl.runs.folder import KEPT_CHECKPOINTS
+from trackmania_rl.runs.log import newest_race
 from trackmania_rl.settings import Settings
 from trackmania_rl.settings.loading import stored_settings
-from trackmania_rl.telemetry.race_record import last_session
 from trackmania_rl.telemetry.run_status import read_status
 from trackmania_rl.telemetry.statistics import RECENT_RACES, TrainingStatistics
 from trackmania_rl.training.hooks.hook import Hook, Interval, RunContext
@@ -293,7 +293,7 @@ def _has_lost_its_checkpoints(folder: RunFolder) -> bool:
     leads_nowhere = folder.checkpoints.is_symlink() and not folder.checkpoints.exists()
     status = read_status(folder.path)
     has_saved = status is not None and status.saved_at_s is not None
-    return last_session(folder.races) > 0 and (leads_nowhere or has_saved)
+    return newest_race(folder.run_log).id > 0 and (leads_nowhere or has_saved)
 
 
 class KeepRecords(Hook):

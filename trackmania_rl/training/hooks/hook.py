@@ -137,7 +137,7 @@ class RunContext:
             yield
         except OSError as error:
             if self._disk_error_due.is_due(DISK_ERROR_EVERY_S):
-                log.error("races.jsonl or another file cannot be written: %s; the run goes on", error.strerror)
+                log.error("run.sqlite or another file cannot be written: %s; the run goes on", error.strerror)
 
 
 class Hook:

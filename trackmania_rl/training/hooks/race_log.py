@@ -1,4 +1,4 @@
-"""The line of each race in races.jsonl."""
+"""The races of a run in its log."""
 
 from __future__ import annotations
 
@@ -9,33 +9,31 @@ from typing_extensions import override
 
 from trackmania_rl.errors import UserError
 from trackmania_rl.race.race import Race
-from trackmania_rl.telemetry.race_record import UNDONE_FILE, CommandClock, RaceLog
+from trackmania_rl.runs.log import CommandClock, RunLog
 from trackmania_rl.training.hooks.hook import Hook
 
 log = logging.getLogger(__name__)
 
 
 class WriteLog(Hook):
-    """Writes a line of races.jsonl for each race."""
+    """Writes each race to the run log."""
 
     def __init__(self, clock: CommandClock) -> None:
         self._clock = clock
-        self._log: RaceLog | None = None
+        self._log: RunLog | None = None
 
     @override
     def begin(self) -> None:
-        """Open the file. Lines of races after the run's checkpoint are moved away."""
-        file = self.run.folder.races
+        """Open the log. Races after the run's checkpoint are marked as undone."""
+        file = self.run.folder.run_log
         try:
-            self._log = RaceLog(file, self._clock, self.run.session, self.run.statistics.frames_total)
+            self._log = RunLog(file, self._clock, self.run.session, self.run.statistics.frames_total)
         except OSError as error:
-            raise UserError(f"{file} cannot be written to: {error.strerror}; free some space, or mend it") from error
+            raise UserError(
+                f"{file} cannot be written to: {error.strerror}; free some space, or move it away"
+            ) from error
         if self._log.n_undone > 0:
-            log.info(
-                "%d races that came after the checkpoint are undone; their lines are in %s",
-                self._log.n_undone,
-                UNDONE_FILE,
-            )
+            log.info("%d races that came after the checkpoint are undone", self._log.n_undone)
 
     @override
     def on_race(self, race: Race) -> None:

@@ -1,0 +1,159 @@
+"""The run log: what a writer keeps, what a reader gets, and disks that fail."""
+
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections import deque
+
+import pytest
+
+from tests.run_log import write_races
+from tests.telemetry.conftest import race_record
+from trackmania_rl.errors import UserError
+from trackmania_rl.runs.log import NewestRace, RunLog, facts_of, iterate_races, newest_race, race_rows
+
+FACTS = race_record(31_250, collector=1, meters=812.12345, checkpoint_times_ms=(12_000, 20_500, 31_250))
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "run.sqlite"
+
+
+def frames(path):
+    return [race["frames_total"] for race in iterate_races(path)]
+
+
+def test_each_race_is_readable_at_once(path):
+    log = RunLog(path, lambda: 1.5, session=7)
+    assert list(iterate_races(path)) == []
+    log.write(FACTS, frames_total=625, learning={"train/loss": 0.123456789})
+    assert list(iterate_races(path)) == [
+        {
+            "session": 7,
+            "wall_s": 1.5,
+            "frames_total": 625,
+            "map": "valley",
+            "is_explo": True,
+            "race_finished": True,
+            "race_time_ms": 31_250,
+            "meters": 812.123,
+            "collector": 1,
+            "cutoff_reason": None,
+            "is_demonstration": False,
+            "checkpoint_times_ms": [12_000, 20_500, 31_250],
+            "learning": {"train/loss": 0.123457},
+        }
+    ]
+    generated = FACTS.with_changes(track="generated_0.412_7", is_generated=True)
+    log.write(generated, 1_250, {"train/loss": 0.123456789})
+    log.write(FACTS.with_changes(progress_unit="points"), 1_300)
+    second, third = list(iterate_races(path))[1:]
+    assert second["track"] == "generated_0.412_7"
+    assert "learning" not in second, "it has not changed"
+    assert (third["progress_unit"], third["n_actions"]) == ("points", FACTS.n_actions)
+    assert facts_of(next(race_rows(path, after_id=1, most=1))).map_name == "valley"
+    log.close()
+
+
+def test_a_resumed_run_marks_races_after_its_checkpoint_as_undone(path):
+    write_races(path, [_race(number) for number in (5, 9, 12, 40)])
+    log = RunLog(path, lambda: 0.0, 2, frames_total=12)
+    assert log.n_undone == 1
+    log.write(FACTS, 15)
+    assert frames(path) == [5, 9, 12, 15]
+    assert newest_race(path) == NewestRace(5, 2), "no number repeats"
+    log.close()
+    again = RunLog(path, lambda: 0.0, 3, frames_total=12)
+    assert again.n_undone == 1, "those undone before are not counted again"
+    again.close()
+
+
+def _race(frames_total):
+    return {"wall_s": 1.0, "frames_total": frames_total, "map": "valley", "is_explo": True}
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="an open file stays there")
+def test_a_log_that_was_deleted_while_the_run_trains_is_made_again(path):
+    log = RunLog(path, lambda: 0.0, 7)
+    log.write(FACTS, 1)
+    for file in path.parent.glob("run.sqlite*"):
+        file.unlink()
+    log.write(FACTS, 2)
+    path.rename(path.with_name("moved.sqlite"))
+    log.write(FACTS, 3)
+    assert frames(path) == [3]
+    log.close()
+    assert [file.name for file in path.parent.glob("run.sqlite*")] == ["run.sqlite"]
+
+
+def test_races_wait_while_the_disk_is_full(path):
+    log = RunLog(path, lambda: 0.0, 1)
+    connection = log._open()
+    (n_pages,) = connection.execute("PRAGMA page_count").fetchone()
+    connection.execute(f"PRAGMA max_page_count = {n_pages + 2}")
+    with pytest.raises(OSError, match="full"):
+        deque(log.write(FACTS, number) for number in range(1, 1000))
+    log.write(FACTS, 1000)
+    written = frames(path)
+    assert written == [*range(1, len(written)), 1000], "no race is lost"
+    log.close()
+
+
+def test_a_locked_log_is_written_later(path):
+    log = RunLog(path, lambda: 0.0, 1)
+    with sqlite3.connect(path) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(OSError, match="locked"):
+            log.write(FACTS, 1)
+        other.rollback()
+    other.close()
+    log.write(FACTS, 2)
+    log.close()
+    assert frames(path) == [1, 2]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals")
+def test_no_race_is_lost_when_the_learner_is_killed(path):
+    script = f"""
+import itertools, pathlib
+from tests.runs.test_log import FACTS, RunLog
+log = RunLog(pathlib.Path({str(path)!r}), lambda: 0.0, 1)
+for number in itertools.count(1):
+    log.write(FACTS, number)
+    print(number, flush=True)
+"""
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as writer:
+        written = [int(writer.stdout.readline()) for _ in range(50)]
+        writer.send_signal(signal.SIGKILL)
+        written += [int(line) for line in writer.stdout.read().splitlines()]
+    assert frames(path)[: len(written)] == written
+    RunLog(path, lambda: 0.0, 2).close()
+    assert frames(path)[: len(written)] == written
+
+
+def test_a_reader_makes_no_file_and_names_a_log_it_cannot_read(path, tmp_path):
+    with pytest.raises(UserError, match="No such file"):
+        list(iterate_races(path))
+    write_races(path, [_race(1)])
+    if os.geteuid() != 0:
+        tmp_path.chmod(0o500)
+    assert frames(path) == [1]
+    tmp_path.chmod(0o700)
+    assert [file.name for file in tmp_path.iterdir()] == ["run.sqlite"]
+    path.write_text("no log")
+    with pytest.raises(UserError, match="not a database"):
+        newest_race(path)
+    with pytest.raises(OSError, match="not a database"):
+        RunLog(path, lambda: 0.0, 1)
+
+
+def test_a_summary_tool_writes_lines(path, tmp_path, repository_root):
+    write_races(path, [_race(1), _race(2)])
+    tool = [sys.executable, repository_root / "scripts" / "tools" / "summarize_runs.py", tmp_path]
+    subprocess.run([*tool, "--races", tmp_path / "races.jsonl"], check=True)
+    lines = [json.loads(line) for line in (tmp_path / "races.jsonl").read_text().splitlines()]
+    assert lines == list(iterate_races(path))
