@@ -20,12 +20,12 @@ from pydantic import BaseModel, ConfigDict, PositiveInt, TypeAdapter, Validation
 
 from trackmania_rl.errors import UserError
 from trackmania_rl.telemetry.learning_summary import (
-    WINDOW_RACES,
     Race,
     first_race_with,
     is_regular_finishing,
     median_time_s,
 )
+from trackmania_rl.telemetry.statistics import RECENT_RACES
 
 Axis = Literal["wall_s", "frames_total"]
 """Seconds since the command, or actions of all games together."""
@@ -168,7 +168,7 @@ def scores_at(greedy: Sequence[Race], record_ms: int, axis: Axis, moments: Seque
     """Return the median score of the last ten of a track's evaluation races at each moment; 0 before the first race."""
     ends = [race[axis] for race in greedy]
     scores = [race_score(race, record_ms) for race in greedy]
-    windows = [scores[:end][-WINDOW_RACES:] for end in (bisect.bisect_right(ends, moment) for moment in moments)]
+    windows = [scores[:end][-RECENT_RACES:] for end in (bisect.bisect_right(ends, moment) for moment in moments)]
     return [statistics.median(window) if window else 0.0 for window in windows]
 
 

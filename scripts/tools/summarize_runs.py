@@ -17,7 +17,8 @@ from trackmania_rl.cli import command
 from trackmania_rl.errors import UserError
 from trackmania_rl.runs.folder import RUN_LOG
 from trackmania_rl.runs.log import iterate_races
-from trackmania_rl.telemetry.learning_summary import WINDOW_RACES, Driving, Race, summarize_learning
+from trackmania_rl.telemetry.learning_summary import Driving, Race, summarize_learning
+from trackmania_rl.telemetry.statistics import RECENT_RACES
 from trackmania_rl.telemetry.tables import print_table
 
 from rich.table import Table
@@ -36,8 +37,8 @@ def main() -> None:
         write_races(arguments.run_folders[0] / RUN_LOG, arguments.races)
         return
 
-    table = Table(title=f"greedy races; at each moment the last {WINDOW_RACES}: median time (finished/driven)")
-    for header in ("run", "map", "first finish", f"{WINDOW_RACES - 1} of {WINDOW_RACES} finished"):
+    table = Table(title=f"greedy races; at each moment the last {RECENT_RACES}: median time (finished/driven)")
+    for header in ("run", "map", "first finish", f"{RECENT_RACES - 1} of {RECENT_RACES} finished"):
         table.add_column(header)
     for minutes in arguments.minutes:
         table.add_column(f"{minutes} min")

@@ -10,9 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from trackmania_rl.runs.log import iterate_races
-
-WINDOW_RACES = 10
-"""Races over which driving is judged."""
+from trackmania_rl.telemetry.statistics import RECENT_RACES
 
 _KEPT_KEYS = ("wall_s", "frames_total", "race_finished", "race_time_ms", "track")
 
@@ -21,7 +19,7 @@ Race = Mapping[str, Any]
 
 
 class Driving(NamedTuple):
-    """The last evaluation races before a moment, at most `WINDOW_RACES`.
+    """The last evaluation races before a moment, at most `RECENT_RACES`.
 
     The median counts unfinished races as infinity; None if it is infinite, or of several tracks.
     """
@@ -35,7 +33,7 @@ class LearningSummary(NamedTuple):
     """Evaluation races of a run on one map, of which times are those of a single track.
 
     Attributes:
-        regular_finish: race after which all but one of the last `WINDOW_RACES` finished.
+        regular_finish: race after which all but one of the last `RECENT_RACES` finished.
         driving: by the moments asked for, in seconds.
     """
 
@@ -66,7 +64,7 @@ def _summary(greedy: Sequence[Race], moments_s: Sequence[int], end_s: float) -> 
     for moment_s in moments_s:
         if moment_s <= end_s + 10:  # the last race of a run ends a little before its limit
             n_before = bisect_right(greedy, moment_s, key=lambda race: race["wall_s"])
-            driving[moment_s] = _driving(greedy[max(0, n_before - WINDOW_RACES) : n_before])
+            driving[moment_s] = _driving(greedy[max(0, n_before - RECENT_RACES) : n_before])
     return LearningSummary(
         next(iter(finishes), None),
         first_race_with(greedy, is_regular_finishing),
@@ -76,9 +74,9 @@ def _summary(greedy: Sequence[Race], moments_s: Sequence[int], end_s: float) -> 
 
 
 def first_race_with(greedy: Sequence[Race], holds: Callable[[Sequence[Race]], bool]) -> Race | None:
-    """Return the first race at which a condition holds for the last `WINDOW_RACES`."""
-    for end in range(WINDOW_RACES, len(greedy) + 1):
-        if holds(greedy[end - WINDOW_RACES : end]):
+    """Return the first race at which a condition holds for the last `RECENT_RACES`."""
+    for end in range(RECENT_RACES, len(greedy) + 1):
+        if holds(greedy[end - RECENT_RACES : end]):
             return greedy[end - 1]
     return None
 

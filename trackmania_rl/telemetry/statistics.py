@@ -19,6 +19,7 @@ from trackmania_rl.race.race import Race, RaceFacts
 log = logging.getLogger(__name__)
 
 RECENT_RACES = 10
+"""Newest races of a map and kind over which driving is judged, everywhere."""
 RETURN_RACES = 100
 """As in Stable-Baselines3."""
 RATE_WINDOW_S = 30.0

@@ -21,6 +21,7 @@ from typing_extensions import override
 from trackmania_rl.race.observation_kernel import CAR_COLUMNS
 from trackmania_rl.race.race import Race, RaceFacts
 from trackmania_rl.telemetry.diagnostics import list_pictures, save_data
+from trackmania_rl.telemetry.statistics import RECENT_RACES
 from trackmania_rl.track.generated_maps import generated_track
 from trackmania_rl.training.diagnostics import Subject, gather
 from trackmania_rl.training.hooks.hook import Hook, Interval
@@ -35,8 +36,6 @@ TIME_LIMIT_S: Final = 600.0
 LAST_TIME_LIMIT_S: Final = 30.0
 """At the end of the run."""
 FIRST_DIAGNOSTICS_AFTER_S: Final = 60.0
-RECENT_RACES: Final = 10
-"""Evaluation races in which predicted and realised values are compared."""
 
 
 class Drawing:
