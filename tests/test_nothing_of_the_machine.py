@@ -10,8 +10,8 @@ import pytest
 from trackmania_rl.drivers.driver_file import DriverTrack, driver_values
 from trackmania_rl.experience_replay.dataset_environments import environment_spec
 from trackmania_rl.race.race import Race, RaceFacts
-from trackmania_rl.runs import save_best_run
 from trackmania_rl.runs.snapshot import handed_on_text, write_snapshot
+from trackmania_rl.runs.store import save_best_run
 from trackmania_rl.settings import load_settings
 from trackmania_rl.telemetry.figures import hyperparameters
 

@@ -200,7 +200,8 @@ def train(run: Run, stop: threading.Event) -> bool:
 
 def drop_replay(save_folder: Path) -> None:
     """Remove the replay memory of a finished run's checkpoint: a benchmark has many runs."""
-    from trackmania_rl.runs import load_checkpoint, save_checkpoint  # torch: seconds
+    from trackmania_rl.runs.reading import load_checkpoint
+    from trackmania_rl.runs.store import save_checkpoint  # torch: seconds
 
     loaded = load_checkpoint(save_folder, with_rows=False)
     if loaded is None:

@@ -27,9 +27,10 @@ from research.search.space import Space
 from trackmania_rl.channels.heartbeat import heartbeat_file
 from trackmania_rl.errors import PlainError
 from trackmania_rl.multiprocess.supervised import WatchedTraining
-from trackmania_rl.runs import CHECKPOINTS, RUN_LOG, find_manifests
+from trackmania_rl.runs.folder import CHECKPOINTS, RUN_LOG
 from trackmania_rl.runs.log import iterate_races, newest_race
 from trackmania_rl.runs.manifest import MEMORY_FOLDER
+from trackmania_rl.runs.reading import find_manifests
 from trackmania_rl.settings import parse_override
 from trackmania_rl.settings.groups import MEANING_SETTINGS
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from trackmania_rl.runs import find_manifests
+from trackmania_rl.runs.reading import find_manifests
 from trackmania_rl.telemetry.live import LiveReader
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]

@@ -17,7 +17,8 @@ import pytest
 
 from tests.training.conftest import make_context, open_channels_here
 from trackmania_rl.errors import ExitCode
-from trackmania_rl.runs import RunFolder, find_manifests
+from trackmania_rl.runs.folder import RunFolder
+from trackmania_rl.runs.reading import find_manifests
 from trackmania_rl.runs.snapshot import LiveSettings, write_snapshot
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import load_settings

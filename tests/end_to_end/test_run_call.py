@@ -14,8 +14,8 @@ from types import SimpleNamespace
 import pytest
 
 from trackmania_rl import run
-from trackmania_rl.runs import load_checkpoint
 from trackmania_rl.runs.log import iterate_races
+from trackmania_rl.runs.reading import load_checkpoint
 from trackmania_rl.settings import changed_settings, load_settings, parse_override
 
 from .conftest import SMALL

@@ -9,7 +9,7 @@ import time
 import numpy as np
 import pytest
 
-from trackmania_rl.runs import load_checkpoint
+from trackmania_rl.runs.reading import load_checkpoint
 
 from ..training.test_turns import GENERATED, THREE_MAPS, digest_of, races_of
 

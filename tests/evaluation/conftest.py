@@ -11,8 +11,9 @@ from tests.training.conftest import make_context, open_channels_here
 from trackmania_rl.agents.builder import IQN
 from trackmania_rl.drivers.driver_file import write_driver
 from trackmania_rl.drivers.loading import pack_run
-from trackmania_rl.runs import RunFolder, save_checkpoint
+from trackmania_rl.runs.folder import RunFolder
 from trackmania_rl.runs.snapshot import LiveSettings, write_snapshot
+from trackmania_rl.runs.store import save_checkpoint
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import load_settings
 from trackmania_rl.training.building import begin_run

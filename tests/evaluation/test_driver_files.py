@@ -29,7 +29,8 @@ from trackmania_rl.errors import UserError
 from trackmania_rl.games.in_process import InProcessGames
 from trackmania_rl.games.race_games import make_games_builder
 from trackmania_rl.multiprocess.worker import WorkerConfig
-from trackmania_rl.runs import CheckpointError, load_checkpoint
+from trackmania_rl.runs.manifest import CheckpointError
+from trackmania_rl.runs.reading import load_checkpoint
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import DRIVER_SETTINGS, NamedPart, load_settings
 from trackmania_rl.settings.groups import UserSettings

@@ -21,8 +21,10 @@ from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.race.policy import BatchDecision
 from trackmania_rl.race.race import Race, RaceFacts
 from trackmania_rl.race.spaces import race_spaces
-from trackmania_rl.runs import CheckpointError, load_checkpoint, save_checkpoint
+from trackmania_rl.runs.manifest import CheckpointError
+from trackmania_rl.runs.reading import load_checkpoint
 from trackmania_rl.runs.snapshot import SETTINGS_FILE, write_changes
+from trackmania_rl.runs.store import save_checkpoint
 from trackmania_rl.settings import MapEntry, load_settings
 from trackmania_rl.tmi_interaction.game_instance_manager import GameInstanceManager
 from trackmania_rl.tmi_interaction.launchers.launcher import SimulatedGameLauncher, find_free_port

@@ -13,7 +13,7 @@ import torch
 from tests.training.conftest import make_context, open_channels_here
 from trackmania_rl.agents.builder import check_decision, make_agent_builder
 from trackmania_rl.games.race_games import make_games_builder
-from trackmania_rl.runs import RunFolder
+from trackmania_rl.runs.folder import RunFolder
 from trackmania_rl.runs.snapshot import LiveSettings, write_snapshot
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import load_settings

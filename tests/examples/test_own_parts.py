@@ -21,7 +21,7 @@ from trackmania_rl.experience_replay.memory import MiniRaceMemory
 from trackmania_rl.parts import load_part
 from trackmania_rl.race.rewards import RaceReward
 from trackmania_rl.race.spaces import race_spaces
-from trackmania_rl.runs import RunFolder
+from trackmania_rl.runs.folder import RunFolder
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import load_settings
 from trackmania_rl.telemetry.loggers import open_loggers

@@ -10,7 +10,7 @@ from trackmania_rl.agents.builder import IQN
 from trackmania_rl.agents.iqn import IQNAgent
 from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.race.spaces import race_spaces
-from trackmania_rl.runs import load_checkpoint
+from trackmania_rl.runs.reading import load_checkpoint
 from trackmania_rl.schedules import exponential
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import load_settings

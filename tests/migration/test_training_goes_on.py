@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from trackmania_rl.runs import load_checkpoint
+from trackmania_rl.runs.reading import load_checkpoint
 from trackmania_rl.settings import load_settings
 
 from .conftest import SMALL, write_run

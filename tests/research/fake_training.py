@@ -9,7 +9,8 @@ from pathlib import Path
 import torch
 
 from tests.run_log import write_races
-from trackmania_rl.runs import CheckpointFacts, CheckpointStore, load_checkpoint
+from trackmania_rl.runs.reading import load_checkpoint
+from trackmania_rl.runs.store import CheckpointFacts, CheckpointStore
 from trackmania_rl.settings import parse_override
 
 BEST_RATE = 1e-3

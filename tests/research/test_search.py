@@ -24,7 +24,7 @@ from tests.keep_games_command import wait_until
 from tests.research.fake_training import RACE_MS, fake_training, settings_of
 from tests.run_log import write_races
 from trackmania_rl.errors import UserError
-from trackmania_rl.runs import find_manifests, load_checkpoint
+from trackmania_rl.runs.reading import find_manifests, load_checkpoint
 from trackmania_rl.settings import changed_settings, load_settings
 
 ReadSpace = Callable[..., Space]

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from trackmania_rl.experience_replay.ring_buffer import RowColumns
-from trackmania_rl.runs import CheckpointStore
+from trackmania_rl.runs.store import CheckpointStore
 
 N_FLOATS = 5
 IMAGE_SIZE_PX = (2, 3)

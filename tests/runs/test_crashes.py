@@ -11,7 +11,10 @@ from pathlib import Path
 import pytest
 
 from trackmania_rl.experience_replay.ring_buffer import RingBuffer, rows_of_state
-from trackmania_rl.runs import CheckpointError, CheckpointStore, load_checkpoint, memory_rows
+from trackmania_rl.runs import memory_rows
+from trackmania_rl.runs.manifest import CheckpointError
+from trackmania_rl.runs.reading import load_checkpoint
+from trackmania_rl.runs.store import CheckpointStore
 
 from .conftest import IMAGE_SIZE_PX, N_FLOATS, assert_same, files_of, make_state, ring_of, rows, with_rows
 

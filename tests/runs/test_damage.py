@@ -13,8 +13,10 @@ import numpy as np
 import pytest
 
 from trackmania_rl.experience_replay.ring_buffer import RingBuffer
-from trackmania_rl.runs import CheckpointError, CheckpointStore, load_checkpoint, memory_rows
-from trackmania_rl.runs.manifest import Manifest, bytes_of_manifest
+from trackmania_rl.runs import memory_rows
+from trackmania_rl.runs.manifest import CheckpointError, Manifest, bytes_of_manifest
+from trackmania_rl.runs.reading import load_checkpoint
+from trackmania_rl.runs.store import CheckpointStore
 
 from .conftest import IMAGE_SIZE_PX, N_FLOATS, assert_same, make_state, ring_of, rows, with_rows
 

@@ -5,7 +5,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from trackmania_rl.experience_replay.ring_buffer import RingBuffer
-from trackmania_rl.runs import CheckpointError, CheckpointStore, find_manifests, load_checkpoint, memory_rows
+from trackmania_rl.runs import memory_rows
+from trackmania_rl.runs.manifest import CheckpointError
+from trackmania_rl.runs.reading import find_manifests, load_checkpoint
+from trackmania_rl.runs.store import CheckpointStore
 
 from .conftest import IMAGE_SIZE_PX, N_FLOATS, assert_same, files_of, ring_of, rows, with_rows
 

@@ -12,18 +12,11 @@ import torch
 
 from trackmania_rl.errors import UserError
 from trackmania_rl.race.race import Race, RaceFacts
-from trackmania_rl.runs import (
-    CheckpointError,
-    CheckpointFacts,
-    CheckpointStore,
-    DiskTooFullError,
-    RunFolder,
-    find_manifests,
-    load_checkpoint,
-    save_best_run,
-    save_checkpoint,
-)
 from trackmania_rl.runs import store as store_module
+from trackmania_rl.runs.folder import RunFolder
+from trackmania_rl.runs.manifest import CheckpointError, DiskTooFullError
+from trackmania_rl.runs.reading import find_manifests, load_checkpoint
+from trackmania_rl.runs.store import CheckpointFacts, CheckpointStore, save_best_run, save_checkpoint
 from trackmania_rl.settings import load_settings
 
 from .conftest import assert_same, files_of, make_state

@@ -8,8 +8,8 @@ from trackmania_rl.errors import UserError
 from trackmania_rl.protocol.input_script import write_input_script
 from trackmania_rl.race.actions import actions_of_game
 from trackmania_rl.race.race import Race, RaceFacts
-from trackmania_rl.runs import save_best_run
 from trackmania_rl.runs.snapshot import write_snapshot
+from trackmania_rl.runs.store import save_best_run
 from trackmania_rl.settings import load_settings
 from trackmania_rl.telemetry import diagnostics
 from trackmania_rl.telemetry.diagnostics import (

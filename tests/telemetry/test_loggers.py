@@ -16,7 +16,7 @@ import torch
 from PIL import Image
 
 from trackmania_rl.errors import UserError
-from trackmania_rl.runs import RunFolder
+from trackmania_rl.runs.folder import RunFolder
 from trackmania_rl.settings import SettingsError, load_settings
 from trackmania_rl.telemetry import loggers
 from trackmania_rl.telemetry.films import write_gif

@@ -6,7 +6,8 @@ import pytest
 
 from tests.telemetry.conftest import race_of, race_record
 from trackmania_rl.gbx.challenge import MedalTimes
-from trackmania_rl.runs import load_checkpoint, save_checkpoint
+from trackmania_rl.runs.reading import load_checkpoint
+from trackmania_rl.runs.store import save_checkpoint
 from trackmania_rl.settings import MapEntry
 from trackmania_rl.telemetry.figures import cycle_figures, trained_and_blind
 from trackmania_rl.telemetry.statistics import RaceHistory, Rates, TrainingStatistics

@@ -13,7 +13,7 @@ from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
 from tests.telemetry.conftest import race_of, race_record
 from trackmania_rl.gbx.challenge import MedalTimes
-from trackmania_rl.runs import RunFolder
+from trackmania_rl.runs.folder import RunFolder
 from trackmania_rl.settings import MapEntry, load_settings
 from trackmania_rl.telemetry.figures import chart_layout, progress_figures, race_figures, weight_samples
 from trackmania_rl.telemetry.films import write_gif

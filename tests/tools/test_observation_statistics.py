@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from trackmania_rl.race.observation import ObservationLayout
-from trackmania_rl.runs import save_checkpoint
 from trackmania_rl.runs.snapshot import write_snapshot
+from trackmania_rl.runs.store import save_checkpoint
 from trackmania_rl.settings import load_settings
 
 QUICK = ("--set", "games_per_collector=3", "--set", "cutoff_race_longer_than_ms=4000")

@@ -17,7 +17,7 @@ from trackmania_rl.race.observation_kernel import CAR_COLUMNS
 from trackmania_rl.race.progress import FragmentCutter
 from trackmania_rl.race.race import Race, RaceFacts
 from trackmania_rl.race.spaces import race_spaces
-from trackmania_rl.runs import RunFolder
+from trackmania_rl.runs.folder import RunFolder
 from trackmania_rl.runs.snapshot import LiveSettings, write_snapshot
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import load_settings, settings_from_flat

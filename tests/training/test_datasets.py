@@ -18,7 +18,7 @@ from trackmania_rl.experience_replay.minari_files import write_dataset
 from trackmania_rl.multiprocess.signals import OF_THE_TERMINAL
 from trackmania_rl.race.spaces import race_spaces
 from trackmania_rl.run import train
-from trackmania_rl.runs import find_manifests
+from trackmania_rl.runs.reading import find_manifests
 from trackmania_rl.runs.snapshot import read_snapshot
 from trackmania_rl.settings import settings_from_flat
 from trackmania_rl.training.hooks.datasets import open_datasets

@@ -8,7 +8,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from trackmania_rl.gbx.challenge import MedalTimes
 from trackmania_rl.race.observation import ObservationLayout
-from trackmania_rl.runs import RunFolder
+from trackmania_rl.runs.folder import RunFolder
 from trackmania_rl.telemetry.figures import progress_figures
 from trackmania_rl.training import learner
 

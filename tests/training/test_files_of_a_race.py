@@ -10,7 +10,7 @@ from trackmania_rl.agents.builder import make_agent_builder
 from trackmania_rl.channels.rollouts import Rollouts
 from trackmania_rl.games.race_games import make_games_builder
 from trackmania_rl.multiprocess.collector_process import CollectorTask, make_parts
-from trackmania_rl.runs import RunFolder
+from trackmania_rl.runs.folder import RunFolder
 from trackmania_rl.runs.snapshot import LiveSettings, write_snapshot
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import load_settings

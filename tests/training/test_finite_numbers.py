@@ -10,8 +10,10 @@ from tensordict import TensorDict
 
 from trackmania_rl.errors import ExitCode, UserError
 from trackmania_rl.race.rewards import Rewarded
-from trackmania_rl.runs import CheckpointError, find_manifests, save_checkpoint
 from trackmania_rl.runs.log import iterate_races
+from trackmania_rl.runs.manifest import CheckpointError
+from trackmania_rl.runs.reading import find_manifests
+from trackmania_rl.runs.store import save_checkpoint
 from trackmania_rl.telemetry.figures import progress_figures
 from trackmania_rl.training import learner, updates
 from trackmania_rl.training.hooks.checkpoints import SaveCheckpoints, state_of

@@ -15,8 +15,8 @@ from trackmania_rl.errors import UserError
 from trackmania_rl.experience_replay import n_step_rule
 from trackmania_rl.race.rewards import RaceReward
 from trackmania_rl.race.spaces import race_spaces
-from trackmania_rl.runs import load_checkpoint
 from trackmania_rl.runs.log import iterate_races
+from trackmania_rl.runs.reading import load_checkpoint
 from trackmania_rl.runs.snapshot import write_changes
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.training.hooks.checkpoints import load_state

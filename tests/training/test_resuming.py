@@ -7,8 +7,9 @@ import shutil
 import pytest
 
 from trackmania_rl.errors import ExitCode, UserError
-from trackmania_rl.runs import CheckpointError, find_manifests
 from trackmania_rl.runs.log import iterate_races
+from trackmania_rl.runs.manifest import CheckpointError
+from trackmania_rl.runs.reading import find_manifests
 from trackmania_rl.telemetry.terminal_view import plain_line
 from trackmania_rl.training.hooks.checkpoints import NotSavedError, SaveCheckpoints, score_of
 from trackmania_rl.training.hooks.status import WriteStatus

@@ -19,9 +19,11 @@ from trackmania_rl.race.progress import CollectorProgress
 from trackmania_rl.race.race import RacePosition
 from trackmania_rl.race.spaces import race_spaces
 from trackmania_rl.run import _logging_to
-from trackmania_rl.runs import CheckpointError, RunFolder, load_checkpoint, save_checkpoint
+from trackmania_rl.runs.folder import RunFolder
 from trackmania_rl.runs.log import iterate_races
-from trackmania_rl.runs.store import MANIFEST_ROOM_BYTES, state_files
+from trackmania_rl.runs.manifest import CheckpointError
+from trackmania_rl.runs.reading import load_checkpoint
+from trackmania_rl.runs.store import MANIFEST_ROOM_BYTES, save_checkpoint, state_files
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.telemetry.page.curves import LineTail
 from trackmania_rl.telemetry.run_status import STATUS_FILE, read_status

@@ -21,7 +21,7 @@ from torchrl.trainers import (
 from torchrl.trainers.trainers import TrainerHookBase
 
 from trackmania_rl.errors import UserError
-from trackmania_rl.runs import find_manifests, load_checkpoint
+from trackmania_rl.runs.reading import find_manifests, load_checkpoint
 from trackmania_rl.telemetry.terminal_view import plain_line, render
 from trackmania_rl.training.hooks.checkpoints import load_state, state_of
 from trackmania_rl.training.hooks.hook import Hook

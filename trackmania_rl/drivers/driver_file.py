@@ -27,7 +27,7 @@ from trackmania_rl.paths import SHIPPED_FOLDER, program_version
 from trackmania_rl.race.actions import ANALOG_PARTS
 from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.race.spaces import Spaces
-from trackmania_rl.runs import require_disk
+from trackmania_rl.runs.store import require_disk
 from trackmania_rl.settings import DRIVER_SETTINGS, GeneratorSettings, MapEntry, Settings, SettingsError
 from trackmania_rl.settings.game import RACES
 from trackmania_rl.settings.values import FileName, Group, NonNegativeFloat, NonNegativeInt, PositiveInt

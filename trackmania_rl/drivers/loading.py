@@ -33,14 +33,11 @@ from trackmania_rl.errors import UserError, one_line
 from trackmania_rl.games.race_games import GamesBuilder, make_games_builder
 from trackmania_rl.paths import PROJECT_FOLDER
 from trackmania_rl.race.spaces import Spaces
-from trackmania_rl.runs import (
-    CHECKPOINTS,
-    FIRST_CHECKPOINT_AFTER_S,
-    CheckpointError,
-    load_checkpoint,
-)
-from trackmania_rl.runs.folder import SETTINGS_FILE, is_run
+from trackmania_rl.runs.folder import CHECKPOINTS, SETTINGS_FILE, is_run
+from trackmania_rl.runs.manifest import CheckpointError
+from trackmania_rl.runs.reading import load_checkpoint
 from trackmania_rl.runs.snapshot import read_snapshot
+from trackmania_rl.runs.store import FIRST_CHECKPOINT_AFTER_S
 from trackmania_rl.settings import (
     DRIVER_SETTINGS,
     NamedPart,

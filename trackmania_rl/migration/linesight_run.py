@@ -24,8 +24,10 @@ from trackmania_rl.migration import linesight_files as files
 from trackmania_rl.migration.linesight_config import read_linesight_config, settings_from_linesight
 from trackmania_rl.migration.timed_reading import require_bounded
 from trackmania_rl.race.spaces import race_spaces
-from trackmania_rl.runs import CHECKPOINTS, RunFolder, load_checkpoint, save_checkpoint
+from trackmania_rl.runs.folder import CHECKPOINTS, RunFolder
+from trackmania_rl.runs.reading import load_checkpoint
 from trackmania_rl.runs.snapshot import read_snapshot, write_snapshot
+from trackmania_rl.runs.store import save_checkpoint
 from trackmania_rl.schedules import exponential
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import Settings, load_settings

@@ -17,8 +17,9 @@ from filelock import FileLock, Timeout
 from trackmania_rl.errors import PassingError, UserError
 from trackmania_rl.files import read_bounded, require_regular, write_durably
 from trackmania_rl.paths import PROJECT_FOLDER
-from trackmania_rl.runs import RunFolder, find_manifests
+from trackmania_rl.runs.folder import RunFolder
 from trackmania_rl.runs.log import newest_race
+from trackmania_rl.runs.reading import find_manifests
 from trackmania_rl.settings import Settings, SettingsError
 from trackmania_rl.telemetry.live.feed import FOLDER
 

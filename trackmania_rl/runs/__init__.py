@@ -26,24 +26,3 @@
 
 A checkpoint is written under a temporary name, flushed to the disk and renamed.
 """
-
-from __future__ import annotations
-
-from typing import Final
-
-from trackmania_rl.runs.folder import CHECKPOINTS as CHECKPOINTS
-from trackmania_rl.runs.folder import RUN_LOG as RUN_LOG
-from trackmania_rl.runs.folder import RunFolder as RunFolder
-from trackmania_rl.runs.manifest import CheckpointError as CheckpointError
-from trackmania_rl.runs.manifest import DiskTooFullError as DiskTooFullError
-from trackmania_rl.runs.reading import LoadedCheckpoint as LoadedCheckpoint
-from trackmania_rl.runs.reading import find_manifests as find_manifests
-from trackmania_rl.runs.reading import load_checkpoint as load_checkpoint
-from trackmania_rl.runs.store import CheckpointFacts as CheckpointFacts
-from trackmania_rl.runs.store import CheckpointStore as CheckpointStore
-from trackmania_rl.runs.store import require_disk as require_disk
-from trackmania_rl.runs.store import save_best_run as save_best_run
-from trackmania_rl.runs.store import save_checkpoint as save_checkpoint
-
-FIRST_CHECKPOINT_AFTER_S: Final = 15.0
-"""Time from a new run's first finish to its first checkpoint."""

@@ -46,6 +46,8 @@ DAMAGED: Final = ".damaged"
 """Ending of a checkpoint's folder that could not be read when the run resumed."""
 NUMBERED: Final = re.compile(r"([0-9]{6,18})(\.damaged)?")
 MANIFEST_ROOM_BYTES: Final = 1 << 18
+FIRST_CHECKPOINT_AFTER_S: Final = 15.0
+"""Time from a new run's first finish to its first checkpoint."""
 
 
 @dataclass(frozen=True)

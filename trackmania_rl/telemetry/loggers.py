@@ -29,7 +29,7 @@ from torchrl.record.loggers.mlflow import MLFlowLogger
 from trackmania_rl.errors import UserError, one_line, warn_once
 from trackmania_rl.files import check_name, read_bounded_text
 from trackmania_rl.parts import load_part
-from trackmania_rl.runs import RunFolder
+from trackmania_rl.runs.folder import RunFolder
 from trackmania_rl.settings import NamedPart, Settings, SettingsError
 from trackmania_rl.telemetry.figures import chart_layout, hyperparameters
 

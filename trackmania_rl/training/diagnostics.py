@@ -34,7 +34,7 @@ from trackmania_rl.race.policy import ELAPSED_ACTIONS_FLOAT
 from trackmania_rl.race.race import Race
 from trackmania_rl.race.rewards import Reward, Rewarded
 from trackmania_rl.race.spaces import Spaces
-from trackmania_rl.runs import CheckpointError
+from trackmania_rl.runs.manifest import CheckpointError
 from trackmania_rl.schedules import linear
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import MapEntry, Settings, settings_from_flat

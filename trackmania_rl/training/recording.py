@@ -21,7 +21,7 @@ from trackmania_rl.games.protocol import Games, rollout
 from trackmania_rl.race.policy import Policy
 from trackmania_rl.race.rewards import Reward
 from trackmania_rl.race.spaces import Spaces
-from trackmania_rl.runs import load_checkpoint
+from trackmania_rl.runs.reading import load_checkpoint
 from trackmania_rl.runs.snapshot import SETTINGS_FILE
 from trackmania_rl.settings import MapEntry, Settings
 from trackmania_rl.training.demonstrations import actions_of_inputs, read_inputs, replayed

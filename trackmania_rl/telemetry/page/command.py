@@ -140,9 +140,9 @@ def drive(file: Path, run: RunFolder, project_folder: Path) -> None:
     from trackmania_rl.drivers.evaluation import greedy_after, load_driver
     from trackmania_rl.games.protocol import rollout
     from trackmania_rl.games.race_games import make_games_builder
-    from trackmania_rl.runs import save_best_run
     from trackmania_rl.runs.log import CommandClock, RunLog
     from trackmania_rl.runs.snapshot import already_stretched, write_settings
+    from trackmania_rl.runs.store import save_best_run
     from trackmania_rl.seeds import SeedTree
     from trackmania_rl.track.named_maps import map_entries
 

@@ -23,7 +23,7 @@ from trackmania_rl.race.progress import CollectorsProgress
 from trackmania_rl.race.race import Race
 from trackmania_rl.race.rewards import Reward
 from trackmania_rl.race.spaces import Spaces
-from trackmania_rl.runs import RunFolder
+from trackmania_rl.runs.folder import RunFolder
 from trackmania_rl.runs.snapshot import LiveSettings
 from trackmania_rl.settings import Settings, SettingsError
 from trackmania_rl.telemetry.statistics import TrainingStatistics
