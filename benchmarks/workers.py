@@ -74,7 +74,7 @@ def worker_rate(folder: Path, seconds: float, one_way_s: float) -> float:
     folder.mkdir(parents=True)
     port, crt, key = find_free_port(), folder / "crt", folder / "key"
     subprocess.run([*CERTIFICATE.split(), "-keyout", str(key), "-out", str(crt)], check=True, capture_output=True)
-    (folder / "token").write_text("a token")
+    (folder / "token").write_text("a token of many letters")
     serve = ("--workers", f"127.0.0.1:{port}", "--worker-token-file", str(folder / "token"))
     options = (*serve, "--worker-certificate", str(crt), str(key))
     workers: list[subprocess.Popen[bytes]] = []
@@ -84,9 +84,9 @@ def worker_rate(folder: Path, seconds: float, one_way_s: float) -> float:
     ):
         try:
             training.wait_for(lambda: "workers are served" in training.output, "server", FIRST_RACE_WITHIN_S)
-            for number in range(N_PLAYERS):
+            for _ in range(N_PLAYERS):
                 words = [sys.executable, PROJECT / "scripts" / "worker.py", "--connect", f"https://localhost:{link}"]
-                words += ["--token-file", folder / "token", "--certificate", crt, "--folder", folder / f"{number}"]
+                words += ["--token-file", folder / "token", "--certificate", crt]
                 workers.append(subprocess.Popen([str(word) for word in words], stderr=subprocess.DEVNULL))
             return rate(training, seconds)
         finally:

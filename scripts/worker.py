@@ -1,7 +1,7 @@
 """Play for a learner on another machine: games, and a copy of its network, on this one.
 
-The learner runs `train.py --workers`. Only one outgoing connection is needed; while the learner is away, races are kept
-on disk. Settings come from the learner, except those of user_config.py and --set. docs/other_machines.rst.
+The learner runs `train.py --workers`. Only one outgoing connection is needed; while the learner is away, a few races
+are kept in memory. Settings come from the learner, except those of user_config.py and --set. docs/other_machines.rst.
 
 Examples:
   python scripts/worker.py --connect http://127.0.0.1:8470
@@ -22,10 +22,9 @@ from trackmania_rl.cli import (
     add_connection_options,
     command,
     end_in_order_when_terminated,
-    whole_number,
     worker_token,
 )
-from trackmania_rl.paths import CONFIG_FILES, PROJECT_FOLDER, WORKING_FOLDER
+from trackmania_rl.paths import CONFIG_FILES, PROJECT_FOLDER
 from trackmania_rl.settings import load_settings
 
 
@@ -35,8 +34,6 @@ def main() -> None:
     add_connection_options(parser)
     add = parser.add_argument
     add("--set", action="append", default=[], metavar="NAME=VALUE", help="set a setting here; may be repeated")
-    add("--folder", type=Path, default=WORKING_FOLDER / "worker", help="of the races; one for each worker")
-    add("--spool-mb", type=whole_number(1), default=1000, metavar="MB", help="most races on disk (default %(default)s)")
     add("--code", action="append", default=[], metavar="MODULE", help="allow a module that the run's settings name")
     arguments = parser.parse_args()
     if arguments.connect is None:
@@ -44,18 +41,17 @@ def main() -> None:
     end_in_order_when_terminated()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", datefmt="%H:%M:%S")
     token = worker_token(arguments.token_file)
-    from trackmania_rl.multiprocess.worker import LearnerAddress, Spool, Worker, WorkerConfig
+    from trackmania_rl.multiprocess.worker import LearnerAddress, Worker, WorkerConfig
 
     learner = LearnerAddress.of_command(arguments.connect, token, arguments.certificate, arguments.insecure)
     config = WorkerConfig(
-        folder=arguments.folder.absolute(),
         project_folder=PROJECT_FOLDER,
         user=load_settings(PROJECT_FOLDER / CONFIG_FILES / "config.py").user,
         overrides=arguments.set,
         code=arguments.code,
     )
     with contextlib.suppress(KeyboardInterrupt):
-        Worker(learner, config, Spool(config.folder, arguments.spool_mb << 20)).play()
+        Worker(learner, config).play()
 
 
 if __name__ == "__main__":

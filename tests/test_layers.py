@@ -109,6 +109,7 @@ def test_a_part_does_not_import_what_is_forbidden(imports, part):
 
 def test_only_modules_of_workers_import_their_messages(imports):
     users = (
+        "channels.remote",
         "run",
         "multiprocess.run_setup",
         "multiprocess.serving",

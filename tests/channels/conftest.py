@@ -12,7 +12,7 @@ from torch import nn
 
 from trackmania_rl.channels import rollouts
 from trackmania_rl.channels.rollouts import RolloutBounds, Rollouts
-from trackmania_rl.channels.run_state import WEIGHTS_KINDS, Channels, RunState
+from trackmania_rl.channels.run_state import WEIGHTS_KINDS, Channels, SharedRunState
 from trackmania_rl.settings import load_settings
 
 SPAWN = multiprocessing.get_context("spawn")
@@ -102,7 +102,7 @@ def open_channels(settings):
 
     def open_them(slots_per_collector=2, games_per_collector=1):
         networks = {kind: network_of(0.5) for kind in WEIGHTS_KINDS}
-        run_state = RunState(settings, networks)
+        run_state = SharedRunState(settings, networks)
         of_run = Rollouts(BOUNDS, slots_per_collector, games_per_collector, stop=run_state.stop_flag)
         opened.append(Channels(of_run, run_state))
         return opened[-1]

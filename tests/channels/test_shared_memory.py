@@ -14,7 +14,7 @@ from torch.nn.utils import parameters_to_vector
 
 from trackmania_rl.channels import rollouts, run_state
 from trackmania_rl.channels.rollouts import ChannelError, Rollouts, make_stop_flag
-from trackmania_rl.channels.run_state import NO_WEIGHTS, RunState, open_channels
+from trackmania_rl.channels.run_state import NO_WEIGHTS, SharedRunState, open_channels
 from trackmania_rl.race.spaces import race_spaces
 from trackmania_rl.settings import settings_from_flat
 
@@ -111,7 +111,7 @@ def _pull_and_answer(view, connection):
 
 def test_another_process_sees_all_that_is_published(settings, start):
     uncompiled_shared_network = network_of(1.0)
-    run_state = RunState(settings, {"evaluation": uncompiled_shared_network})
+    run_state = SharedRunState(settings, {"evaluation": uncompiled_shared_network})
     here, there = SPAWN.Pipe()
     run_state.publish(settings=edited(settings, 5.0), frames_total=3)
     start(_pull_and_answer, run_state, there)
@@ -134,7 +134,7 @@ class StopWriting(KeyboardInterrupt):
 
 @pytest.mark.parametrize("what", ["settings", "weights"])
 def test_what_was_half_written_is_not_read(settings, monkeypatch, what):
-    published = RunState(settings, {"evaluation": network_of(1.0)})
+    published = SharedRunState(settings, {"evaluation": network_of(1.0)})
     view, reader = copy.copy(published), network_of(0.0)
     copy_all = torch.Tensor.copy_
 
@@ -166,7 +166,7 @@ def test_what_was_half_written_is_not_read(settings, monkeypatch, what):
 
 
 def test_weights_that_change_while_they_are_copied_are_copied_again(settings, monkeypatch):
-    run_state = RunState(settings, {"evaluation": network_of(1.0)})
+    run_state = SharedRunState(settings, {"evaluation": network_of(1.0)})
     published = iter([network_of(2.0), network_of(3.0)])
     copy_all = torch.Tensor.copy_
     view, reader = copy.copy(run_state), network_of(0.0)
@@ -189,7 +189,7 @@ def _stop_while_copying(view):
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no such signals")
 def test_no_process_waits_for_a_reader_that_is_stopped_or_killed_while_it_copies(settings, children, start):
-    run_state = RunState(settings, {"evaluation": network_of(1.0)})
+    run_state = SharedRunState(settings, {"evaluation": network_of(1.0)})
     reader = start(_stop_while_copying, run_state)
     children.wait_until_stopped(reader.pid)
     view, network = copy.copy(run_state), network_of(0.0)
@@ -208,4 +208,4 @@ def test_a_machine_without_room_for_the_weights_is_told_so(settings, monkeypatch
 
     monkeypatch.setattr(torch.Tensor, "share_memory_", full)
     with pytest.raises(ChannelError, match=r"no room for the network's weights \(.* MB\): unable .* No space left"):
-        RunState(settings, {"evaluation": network_of(1.0)})
+        SharedRunState(settings, {"evaluation": network_of(1.0)})

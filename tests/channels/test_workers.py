@@ -1,13 +1,17 @@
-"""Workers: messages, the server of a run, and a worker's spool, over gRPC on loopback."""
+"""Collectors on other machines: messages, the server of a run, and a collector's ends, over gRPC on loopback."""
 
 import contextlib
 import dataclasses
+import itertools
 import json
+import math
+import multiprocessing
 import random
 import socket
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -18,41 +22,41 @@ import torch
 import zstandard
 from gymnasium.spaces import Discrete
 
-from trackmania_rl.channels import over_grpc
-from trackmania_rl.channels.over_grpc import (
-    Description,
-    MessageError,
-    News,
-    WorkerAccess,
-    decode,
-    decode_race,
-    encode,
-    encode_race,
-    join_messages,
+from trackmania_rl.agents.weights import packed
+from trackmania_rl.channels import over_grpc, remote
+from trackmania_rl.channels import workers_pb2 as pb
+from trackmania_rl.channels.heartbeat import Heartbeat
+from trackmania_rl.channels.over_grpc import MessageError, WorkerAccess, decode_race, digest_of, encode_race
+from trackmania_rl.channels.remote import LearnerAddress, Machine, RemoteRolloutSink, RemoteRunState
+from trackmania_rl.channels.rollouts import RolloutBounds, Rollouts, make_stop_flag
+from trackmania_rl.channels.run_state import (
+    NO_WEIGHTS,
+    WEIGHTS_KINDS,
+    Channels,
+    LearnerFaultError,
+    SharedRunState,
 )
-from trackmania_rl.channels.rollouts import RolloutBounds, Rollouts
-from trackmania_rl.channels.run_state import Channels, RunState
 from trackmania_rl.doctor.findings import Level
 from trackmania_rl.errors import PassingError, UserError
 from trackmania_rl.multiprocess import serving
 from trackmania_rl.multiprocess.serving import ServeWorkers
-from trackmania_rl.multiprocess.worker import LearnerAddress, Spool, WorkerConfig, check_learner
-from trackmania_rl.paths import SHIPPED_FOLDER
+from trackmania_rl.multiprocess.worker import WorkerConfig, check_learner
+from trackmania_rl.paths import SHIPPED_FOLDER, program_version
 from trackmania_rl.race.progress import CollectorProgress
 from trackmania_rl.race.race import Fragment, Race, RaceFacts, RacePosition
 from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.settings import UserSettings, settings_from_flat
 
+from ..keep_games_command import wait_until
+from ..lacking import lacks
+from .conftest import acquired, got, network_of
+
 if sys.platform != "win32":
     import resource
 
-from ..keep_games_command import wait_until
-from ..lacking import lacks
-from .conftest import got, network_of
-
 SPACES = Spaces((0.0,) * 5, (1.0,) * 5, Discrete(3), (1, 6, 8))
 TOKEN_TEXT = "correct-horse"
-FACTS = {"network": "a", "map valley.toml": "b"}
+FACTS = {"observation": "a", "actions": "a", "network": "a", "map valley.toml": "b"}
 ON_LOOPBACK = WorkerAccess("127.0.0.1", 0, TOKEN_TEXT)
 WORKER = "0" * 32
 
@@ -165,9 +169,10 @@ FORGED = {
     b'"timings_ms"': b'"../../../x"',
     b'"race_time_ms": 450': b'"race_time_ms": -45',
     b'"is_explo": true': b'"is_explo": 1234',
-    b"0.00 press": b"\\ud800 pres",
+    b"0.00 press": b"\\ud800 pre",
+    b"float32": b"object_",
 }
-"""Texts in the header of a race, and others of the same length that are refused."""
+"""Texts in the messages of a race, and others of the same length that are refused."""
 
 
 def refusal(data, bounds):
@@ -188,14 +193,15 @@ def test_damaged_and_foreign_messages_give_one_error(settings):
         data = bytearray(message)
         data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
         mutated.append(bytes(data))
-    mutated += [b"", b"x" * 1000, message + b"x", message + message, encode(News())]
-    for race in spoiled():
-        assert refusal(encode_race(race, 1, over_grpc.all_columns), bounds), race
-    bomb = encode(a_race(1).facts, {"actions": np.zeros(1 << 26, dtype=np.uint8)})
-    for data in [*mutated, bomb]:
+    bomb = a_race(1)
+    bomb.columns["frames"] = np.zeros(1 << 26, dtype=np.uint8)
+    mutated += [b"", b"x" * 1000, message + b"x", message + message, encode_race(bomb, 1, over_grpc.all_columns)]
+    for data in mutated:
         text = refusal(data, bounds)
         assert "\n" not in text
         assert len(text) < 400
+    for race in spoiled():
+        assert refusal(encode_race(race, 1, over_grpc.all_columns), bounds), race
     content = zstandard.ZstdDecompressor().decompress(message)
     for old, new in FORGED.items():
         forged = content.replace(old, new)
@@ -211,26 +217,33 @@ def test_what_is_no_data_is_not_sent():
 
 
 class Learner:
-    """A run's channels with a server of workers, and the news as a worker decodes them."""
+    """A run's channels with a server of workers."""
 
     def __init__(self, settings, access=ON_LOOPBACK, state=None):
-        self.run_state = RunState(settings, {"exploration": network_of(0.5)})
+        self.run_state = SharedRunState(settings, {kind: network_of(0.5) for kind in WEIGHTS_KINDS})
         self.rollouts = Rollouts(bounds_of(settings), 2, stop=self.run_state.stop_flag)
-        self.server = ServeWorkers(access, {"exploration": network_of(0.0)})
+        self.channels = Channels(self.rollouts, self.run_state)
+        self.server = ServeWorkers(access, {kind: network_of(0.0) for kind in WEIGHTS_KINDS})
         self.server.run = SimpleNamespace(
             settings=settings,
             spaces=SPACES,
-            channels=Channels(self.rollouts, self.run_state),
+            channels=self.channels,
             session=3,
             progress={1000: CollectorProgress(n_races=6)},
             maps_folder=Path("maps"),
-            statistics=SimpleNamespace(checkpoint_time_s=None),
         )
         if state is not None:
             self.server.load_state_dict(state)
         self.server.begin()
         scheme = "http" if access.certificate is None else "https"
         self.address = f"{scheme}://localhost:{self.server.port}"
+
+    def take(self, seed):
+        """Receive a race as the learner does, and compare it with the one sent."""
+        with got(self.rollouts) as race:
+            np.testing.assert_array_equal(race.columns["state_float"], a_race(seed).columns["state_float"])
+            assert race.facts.position == a_race(seed).facts.position
+            return race.facts.collector
 
     def close(self):
         self.server.end()
@@ -254,183 +267,161 @@ def learner(settings):
 @pytest.fixture(autouse=True)
 def facts(monkeypatch):
     monkeypatch.setattr(over_grpc, "fingerprint", lambda *_: FACTS)
+    monkeypatch.setattr(over_grpc, "map_facts", lambda *_: {})
 
 
-def refused(connect, *arguments, **named):
-    """The end of a call at its beginning."""
-    with pytest.raises(grpc.RpcError) as caught:
-        connect(*arguments, **named)
-    return caught.value.code().name, caught.value.details()
+class Player:
+    """A collector's ends, connected to a learner."""
 
+    def __init__(self, address, settings, name=WORKER, token=TOKEN_TEXT, certificate=None):
+        read_settings = WorkerConfig(SHIPPED_FOLDER, UserSettings()).settings_of
+        self.machine = Machine(read_settings, FACTS, SHIPPED_FOLDER / "maps", packed(network_of(0.0)).numel())
+        self.heartbeat, self.stop = multiprocessing.RawValue(Heartbeat), make_stop_flag()
+        server = LearnerAddress(address, token, certificate)
+        self.state = RemoteRunState(server, name, self.machine, settings, self.heartbeat, self.stop)
+        self.sink = RemoteRolloutSink(self.state, bounds_of(settings), 1)
 
-class Client:
-    """One call of a worker; `send` messages, `receive` the next answer."""
+    def play(self, *seeds):
+        for seed in seeds:
+            acquired(self.sink)
+            self.sink.put(0, a_race(seed))
 
-    def __init__(self, learner, token=TOKEN_TEXT, certificate=None, worker=WORKER):
-        self.sent = SimpleNamespace(items=[], changed=threading.Condition(), ends=False)
-        self._closing = contextlib.ExitStack()
-        server = LearnerAddress(learner.address, token, certificate)
-        self.description, self.call = self._closing.enter_context(server.call(self._requests(), worker))
-
-    def _requests(self):
-        n_sent = 0
-        while True:
-            with self.sent.changed:
-                self.sent.changed.wait_for(lambda: len(self.sent.items) > n_sent or self.sent.ends)  # noqa: B023
-                if len(self.sent.items) <= n_sent:
-                    return
-            yield self.sent.items[n_sent]
-            n_sent += 1
-
-    def send(self, *messages):
-        with self.sent.changed:
-            self.sent.items.append(join_messages(messages))
-            self.sent.changed.notify_all()
-
-    def receive(self, kind=News):
-        return decode(next(self.call), kind, 1 << 24)
-
-    def error(self):
-        """The end of the call, with its code."""
-        with pytest.raises(grpc.RpcError) as caught:
-            list(self.call)
-        assert "\n" not in caught.value.details()
-        return caught.value.code().name, caught.value.details()
-
-    def news_of(self, sequence):
-        """The news that the learner has taken a race."""
-        while (news := self.receive()[0]).taken < sequence:
-            pass
-        return news
+    def weight(self, kind="exploration"):
+        network = network_of(9.0)
+        self.state.pull_weights(kind, network, NO_WEIGHTS)
+        return network[0].weight[0, 0].item()
 
     def close(self):
-        with self.sent.changed:
-            self.sent.ends = True
-            self.sent.changed.notify_all()
-        self._closing.close()
+        self.stop.value = True
+        if self.state._channel is not None:
+            self.state._channel.close()
 
 
 @pytest.fixture
-def connect():
-    clients = []
+def connect(settings):
+    players = []
 
-    def connect_it(*arguments, **named):
-        clients.append(Client(*arguments, **named))
-        return clients[-1]
+    def connect_it(to, **named):
+        players.append(Player(to if isinstance(to, str) else to.address, settings, **named))
+        players[-1].state.pull()
+        return players[-1]
 
     yield connect_it
-    for client in clients:
-        client.close()
+    for player in players:
+        player.close()
 
 
-def take(learner, seed):
-    """Receive a race as the learner does, count it, and compare it with the one sent."""
-    with got(learner.rollouts) as race:
-        np.testing.assert_array_equal(race.columns["state_float"], a_race(seed).columns["state_float"])
-        assert race.facts.position == a_race(seed).facts.position
-        learner.server.on_race(race)
-        return race.facts.collector
-
-
-def test_a_worker_plays_for_a_run_until_another_call_replaces_its_own(learner, connect, settings):
+def test_a_collector_plays_for_a_run_until_another_call_replaces_its_own(learner, connect):
     run = learner()
-    client = connect(run)
-    joined = client.description
-    assert joined.facts == FACTS
-    assert (joined.received, joined.progress["n_races"], joined.name) == (0, 6, "session-3/call-1")
+    player = connect(run)
+    assert player.state.progress.n_races == 6
+    assert player.weight() == player.weight("evaluation") == 0.5
     run.server.tick()
     assert run.server.run.n_workers == 1
-    _, arrays = client.receive()
-    assert set(arrays["exploration"].view(np.float32).tolist()) == {0.5}
     run.run_state.publish(weights={"exploration": network_of(2.0)}, frames_total=50)
-    received = [client.receive()]
-    while not received[-1][1]:
-        received.append(client.receive())
-    assert set(received[-1][1]["exploration"].view(np.float32).tolist()) == {2.0}
-    assert 50 in [news.frames_total for news, _ in received]
+    wait_until(lambda: player.weight() == 2.0 and player.state.frames_total == 50)
+    assert player.weight("evaluation") == 0.5
 
-    client.send(*(message_of(sequence, sequence) for sequence in (1, 2, 2, 1)))  # repeats are dropped
-    client.send(message_of(3, 3))
-    assert [take(run, seed) for seed in (1, 2, 3)] == [1000] * 3
-    assert client.news_of(3).acknowledged == 0, "no checkpoint holds them"
+    player.play(1, 2, 3)
+    assert [run.take(seed) for seed in (1, 2, 3)] == [1000] * 3
+    wait_until(lambda: not player.state._races)
     again = connect(run)
-    assert again.description.received == 3
-    assert client.error()[0] == "ABORTED"
-    other = connect(run, worker="1" * 32).description
-    assert other.settings["run"].pop("seed") != joined.settings["run"].pop("seed")
-    assert other.settings == joined.settings
+    assert call(run, "Put", pb.Races(collector=WORKER, call=1, races=[message_of(4, 4)]))[0] == "ABORTED"
+    other = connect(run, name="1" * 32)
     run.server.tick()
     assert run.server.run.n_workers == 2
-    assert run.rollouts.get(timeout_s=0.2) is None
-    again.send(message_of(4, 4))
-    assert take(run, 4) == 1000
+    again.play(4)
+    other.play(5)
+    assert {run.take(4), run.take(5)} == {1000, 1001}
+    assert run.rollouts.get(timeout_s=0.1) is None
 
 
-def test_the_end_of_a_run_waits_for_what_waits_for_room(learner, connect):
+def test_a_race_counts_once_across_a_killed_learner(learner, connect):
     run = learner()
-    client = connect(run)
-    for sequence in range(1, 10):  # twice the room
-        client.send(message_of(sequence, sequence))
-    with got(run.rollouts):
-        run.server.end()
-    assert not [thread for thread in threading.enumerate() if thread.name == "worker 1000"]
+    player = connect(run)
+    player.play(1, 2, 3)
+    run.take(1)
+    wait_until(lambda: run.server._workers[WORKER].received == 3)
+    checkpoint = run.server.state_dict()
+    assert checkpoint["workers"] == {WORKER: [1000, 1]}, "two races are received, but not learned from"
+    run.take(2)
+    wait_until(lambda: player.state._taken == 2)
+    run.close()
+    wait_until(lambda: player.state._call is None)
+    player.play(*range(4, 4 + remote.MOST_RACES - 1))
+    assert player.sink.acquire_frames(0, 0.05) is None, "the collector waits"
+    after = learner(dataclasses.replace(ON_LOOPBACK, port=run.server.port), state=checkpoint)
+    for seed in range(3, 4 + remote.MOST_RACES - 1):
+        after.take(seed)
+    player.play(99)
+    after.take(99)
+    assert after.server.state_dict()["workers"] == {WORKER: [1000, 4 + remote.MOST_RACES - 1]}
+    assert after.rollouts.get(timeout_s=0.1) is None
 
 
-def test_counts_of_races_survive_the_learner(learner, connect):
+def test_a_run_that_begins_anew_gets_no_race_of_the_one_before(learner, connect):
     run = learner()
-    client = connect(run)
-    for sequence in (1, 2):
-        client.send(message_of(sequence, sequence))
-    take(run, 1)
-    assert client.news_of(1).taken == 1, "the second one waits in the queue"
-    run.server.tick()
-    state = run.server.state_dict()
-    assert state == {WORKER: [1000, 1]}, "the second one is received, but was not counted"
-    after = learner(state=state)
-    client = connect(after)
-    assert client.description.received == 1
-    for sequence in (1, 2, 3):
-        client.send(message_of(sequence, sequence))
-    assert take(after, 2) == 1000
-    assert take(after, 3) == 1000
-    client.news_of(3)
-    assert after.server.state_dict() == {WORKER: [1000, 3]}
-    after.server.run.statistics.checkpoint_time_s = 5.0
-    after.server.tick()
-    while client.receive()[0].acknowledged < 3:
-        pass
-    assert after.rollouts.get(timeout_s=0.2) is None
+    player = connect(run)
+    run.close()
+    wait_until(lambda: player.state._call is None)
+    player.play(1, 2)
+    anew = learner(dataclasses.replace(ON_LOOPBACK, port=run.server.port))
+    wait_until(lambda: not player.state._races)
+    player.play(3)
+    anew.take(3)
+    assert anew.rollouts.get(timeout_s=0.1) is None
+
+
+def test_a_collector_of_a_busy_learner_waits(learner, connect, monkeypatch):
+    monkeypatch.setattr(remote, "MOST_ACTIONS_UNDER_WAY", 0)
+    run = learner()
+    player = connect(run)
+    player.play(*range(remote.MOST_UNDER_WAY))
+    assert player.sink.acquire_frames(0, 0.2) is None
+    run.take(0)
+    player.play(4)
+
+
+def call(run, method, message, token=TOKEN_TEXT, version=None):
+    """Code and details of a raw call; the answer's bytes in place of details if it succeeds."""
+    metadata = ((over_grpc.TOKEN, token), (over_grpc.VERSION, version or program_version()))
+    data = message if isinstance(message, bytes) else message.SerializeToString()
+    with grpc.insecure_channel(run.address.removeprefix("http://")) as channel:
+        try:
+            if method == "Follow":
+                answer = next(channel.unary_stream(f"/{over_grpc.SERVICE}/Follow")(data, metadata=metadata))
+            else:
+                answer = channel.unary_unary(f"/{over_grpc.SERVICE}/{method}")(data, metadata=metadata, timeout=30)
+        except grpc.RpcError as error:
+            return error.code().name, error.details()
+        return "OK", answer
 
 
 def test_hostile_clients_are_refused_in_one_line_and_others_play_on(learner, connect, monkeypatch):
     run = learner()
     good = connect(run)
-    for token in ("wrong", ""):
-        assert refused(connect, run, token=token) == ("UNAUTHENTICATED", "the token differs from the learner's")
-    with monkeypatch.context() as patch:
-        patch.setattr("trackmania_rl.multiprocess.worker.program_version", lambda: "0.0.7")
-        code, text = refused(connect, run)
-    assert code == "FAILED_PRECONDITION"
-    assert "the worker '0.0.7'" in text
-    assert list(connect(run, worker="").call) == [], "a call that only looks"
-    forged = Description.model_construct(run="../x", settings={}, facts={"a\nb": "1"})
-    for message in (b"", b"x" * 100, encode(News()), encode(forged)):
-        client = connect(run, worker="3" * 32)
-        client.send(message)
-        assert client.error()[0] == "INVALID_ARGUMENT"
+    for method in ("Describe", "Follow", "Put"):
+        for token in ("wrong", ""):
+            assert call(run, method, b"", token) == ("UNAUTHENTICATED", "the token differs from the learner's")
+        code, text = call(run, method, b"", version="0.0.7")
+        assert (code, "the worker '0.0.7'" in text) == ("FAILED_PRECONDITION", True)
+        assert call(run, method, b"\xff" * 20)[0] == "INVALID_ARGUMENT"
+    assert call(run, "Put", pb.Races(collector="3" * 32))[0] == "INVALID_ARGUMENT"
+    assert call(run, "Follow", pb.Hello(collector="../x"))[0] == "INVALID_ARGUMENT"
+    assert call(run, "Follow", pb.Hello(collector="3" * 32))[0] == "OK"
     rng, race = random.Random(3), message_of(1, 1)
-    for _ in range(20):
+    number = run.server._workers["3" * 32].call
+    for _ in range(30):
         data = bytearray(race)
         data[rng.randrange(12, len(data))] ^= 255
-        client = connect(run, worker="3" * 32)
-        client.send(bytes(data))
-        assert client.error()[0] == "INVALID_ARGUMENT"
-    large = connect(run, worker="3" * 32)
-    large.send(bytes(over_grpc.PACKET_BYTES + bounds_of(run.run_state.settings).slot_bytes + 100))
-    assert large.error()[0] in ("RESOURCE_EXHAUSTED", "CANCELLED")
-    good.send(message_of(1, 1))
-    take(run, 1)
-    good.news_of(1)
+        assert call(run, "Put", pb.Races(collector="3" * 32, call=number, races=[bytes(data)]))[0] == "INVALID_ARGUMENT"
+    large = bytes(over_grpc.PACKET_BYTES + bounds_of(run.run_state.settings).slot_bytes + 100)
+    assert call(run, "Put", pb.Races(races=[large]))[0] == "RESOURCE_EXHAUSTED"
+    monkeypatch.setattr(serving, "MOST_WORKERS", 1)
+    assert call(run, "Follow", pb.Hello(collector="4" * 32))[0] == "FAILED_PRECONDITION"
+    good.play(1)
+    run.take(1)
+    assert run.rollouts.get(timeout_s=0.1) is None
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="counts files as Linux does")
@@ -443,9 +434,9 @@ def test_idle_connections_without_a_call_are_bounded(learner, connect):
         for _ in range(serving.MOST_CONNECTIONS + 50):
             idle.append(closing.enter_context(socket.create_connection(("127.0.0.1", run.server.port))))
         wait_until(lambda: sum(map(is_closed, idle)) >= 50)
-        good.send(message_of(1, 1))
-        take(run, 1)
-        good.news_of(1)
+        good.play(1)
+        run.take(1)
+        wait_until(lambda: not good.state._races)
 
 
 def is_closed(connection):
@@ -456,6 +447,103 @@ def is_closed(connection):
             pass
         return True
     return False
+
+
+def news_of(run, digests, number):
+    """The first news of a call."""
+    context = SimpleNamespace(is_active=lambda: True)
+    return list(itertools.islice(run.server._news(serving._Worker(1005), 0, digests, context), number))
+
+
+def test_weights_come_in_pieces_and_again_only_after_a_change(learner, monkeypatch):
+    monkeypatch.setattr(over_grpc, "PIECE_BYTES", 100)
+    run, digests = learner(), {}
+    whole = packed(network_of(0.5)).numpy().tobytes()
+    n_pieces = 2 * math.ceil(len(whole) / 100)
+    pieces = [news.weights for news in news_of(run, digests, 1 + n_pieces)[1:]]
+    for kind in WEIGHTS_KINDS:
+        assert b"".join(piece.piece for piece in pieces if piece.kind == kind) == whole
+    assert max(len(piece.piece) for piece in pieces) == 100
+    assert set(digests.values()) == {digest_of(whole)}
+    assert not news_of(run, digests, 2)[1].HasField("weights")
+
+
+VALUES = packed(network_of(1.0)).numpy().tobytes()
+NAN = np.full(len(VALUES) // 4, np.nan, dtype=np.float32).tobytes()
+
+
+def weights(data=VALUES, **changes):
+    """News of a kind of weights, whole."""
+    piece = {"kind": "exploration", "digest": digest_of(data), "size": len(data), "offset": 0, "piece": data}
+    return pb.News(weights=pb.Weights(**(piece | changes)))
+
+
+HOSTILE = {
+    "no message": ([b"\xff" * 20], "is damaged"),
+    "a large message": ([bytes(over_grpc.MOST_NEWS_BYTES + 1)], "too large"),
+    "no facts": ([{"facts": {}}], "observation is missing there"),
+    "escapes in facts": ([{"facts": FACTS | {"a\x1b[2J": "b"}}], r"a\?\[2J is b there"),
+    "no progress": ([{"progress": "{}"}], "progress of this collector is damaged"),
+    "negative progress": ([{"progress": json.dumps(CollectorProgress(n_races=-5).state_dict())}], "is damaged"),
+    "no settings": ([{"settings": "[1]"}], "settings cannot be used"),
+    "other weights": ([{}, weights(b"1234")], "another network"),
+    "a piece elsewhere": ([{}, weights(offset=5)], "another network, or damaged"),
+    "damaged weights": ([{}, weights(digest=b"x")], "weights are damaged"),
+    "weights not finite": ([{}, weights(NAN), weights(NAN, kind="evaluation")], "not finite"),
+}
+
+
+@pytest.fixture
+def evil(learner):
+    """`evil(news)` serves these news and returns the address; a dictionary changes the description."""
+    servers, ends = [], threading.Event()
+
+    def serve(news):
+        run = learner()
+        settings = run.run_state.settings
+        description = run.server._description(serving._Worker(1000), 1, settings)
+
+        def follow(*_):
+            for one in news:
+                if isinstance(one, dict):
+                    changed = pb.Description()
+                    changed.CopyFrom(description)
+                    for name, value in one.items():
+                        changed.ClearField(name)
+                        changed.MergeFrom(pb.Description(**{name: value}))
+                    one = pb.News(description=changed)
+                yield one if isinstance(one, bytes) else one.SerializeToString()
+            ends.wait(60)
+
+        server = grpc.server(ThreadPoolExecutor(1), options=(("grpc.max_send_message_length", -1),))
+        handlers = {"Follow": grpc.unary_stream_rpc_method_handler(follow)}
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(over_grpc.SERVICE, handlers),))
+        servers.append(server)
+        port = server.add_insecure_port("127.0.0.1:0")
+        server.start()
+        return f"http://127.0.0.1:{port}"
+
+    yield serve
+    ends.set()
+    for server in servers:
+        server.stop(None)
+
+
+@pytest.mark.parametrize(("news", "text"), HOSTILE.values(), ids=HOSTILE)
+def test_hostile_learners_are_refused_in_one_line(evil, connect, news, text):
+    with pytest.raises(LearnerFaultError, match=text) as caught:
+        connect(evil(news)).weight()
+    assert str(caught.value).isprintable()
+
+
+def test_a_learner_names_no_files_outside_the_maps_folder(settings):
+    values = over_grpc.settings_for_workers(settings, 1)
+    read = WorkerConfig(SHIPPED_FOLDER, UserSettings()).settings_of
+    read(values)
+    for path in ("/etc/passwd", "../../etc/passwd", "C:\\x"):
+        values["game"]["map_cycle"][0]["map_path"] = path
+        with pytest.raises(UserError, match="is no file within"):
+            read(values)
 
 
 def test_workers_get_no_whole_paths_of_the_learners_machine(settings, tmp_path):
@@ -478,17 +566,9 @@ def test_workers_get_no_whole_paths_of_the_learners_machine(settings, tmp_path):
 @pytest.mark.parametrize("other", [{"network": "c"}, {"map valley.toml": ""}, {}])
 def test_machines_must_share_the_facts_about_a_run(other):
     over_grpc.require_same(FACTS, FACTS | {"map more.toml": "d"})
-    own = FACTS | other if other else {"network": "a"}
+    own = FACTS | other if other else dict.fromkeys(over_grpc.NEEDED_FACTS, "a")
     with pytest.raises(UserError, match=f"cannot be played here: {next(iter(other), 'map valley.toml')} is "):
         over_grpc.require_same(FACTS, own)
-
-
-def test_no_more_workers_than_the_most(learner, connect, monkeypatch):
-    run = learner()
-    monkeypatch.setattr(serving, "MOST_WORKERS", 2)
-    for worker in ("0", "1"):
-        connect(run, worker=worker * 32)
-    assert refused(connect, run, worker="2" * 32)[0] == "FAILED_PRECONDITION"
 
 
 @pytest.fixture(scope="module")
@@ -508,14 +588,11 @@ def certificate(tmp_path_factory):
 def test_tls_needs_the_learners_certificate(learner, connect, certificate):
     access = WorkerAccess.of_command("127.0.0.1:0", TOKEN_TEXT, certificate, False)
     run = learner(access)
-    own = certificate[0].read_bytes()
-    client = connect(run, certificate=own)
-    client.send(message_of(1, 1))
-    take(run, 1)
-    without = LearnerAddress(run.address, TOKEN_TEXT)
-    with pytest.raises(grpc.RpcError) as caught, without.call(iter(())):
-        pass
-    assert "no TLS connection" in str(without.refusal(caught.value))
+    player = connect(run, certificate=certificate[0].read_bytes())
+    player.play(1)
+    run.take(1)
+    with pytest.raises(LearnerFaultError, match="no TLS connection"):
+        connect(run)
     damaged = dataclasses.replace(access, key=b"nonsense")
     with pytest.raises(UserError, match="is damaged"):
         learner(damaged)
@@ -557,46 +634,11 @@ def test_a_wrong_address_is_refused(address):
         WorkerAccess.of_command(address, "", None, True)
 
 
-def test_the_spool_holds_races_of_one_run_until_they_are_acknowledged(tmp_path, monkeypatch):
-    spool = Spool(tmp_path, most_bytes=100)
-    assert spool.begin("run", received=7) == 7
-    with pytest.raises(PassingError, match="another worker"):
-        Spool(tmp_path, most_bytes=100)
-    for sequence in (8, 9, 10):
-        assert not spool.is_full(False, 1)
-        spool.add(sequence, 20, bytes(40))
-    assert spool.is_full(False, 1)
-    assert not spool.is_full(True, 1)
-    assert spool.packet_after(8, 41) == (8, b"")
-    assert spool.packet_after(8, 40) == (10, join_messages([bytes(40)] * 2))
-    monkeypatch.setattr(over_grpc, "PACKET_BYTES", 40)
-    assert spool.packet_after(8, 40) == (9, join_messages([bytes(40)]))
-    spool.acknowledge(8)
-    assert not spool.is_full(False, 1)
-    spool.add(11, 20, bytes(40))
-    assert spool.is_full(False, 1)
-    spool.taken = 9
-    assert not spool.is_full(False, 1)
-    spool.add(12, 20, bytes(20))
-    assert spool.packet_after(0, 1)[0] == 10, "those that were taken make room"
-    worker = spool.worker
-    spool.lock_file.release()
-
-    spool = Spool(tmp_path, most_bytes=100)
-    assert spool.worker == worker
-    assert spool.begin("run", received=9) == 12
-    assert spool.packet_after(9, 1) == (10, join_messages([bytes(40)]))
-    spool.lock_file.release()
-    spool = Spool(tmp_path, most_bytes=100)
-    assert spool.begin("another run", received=0) == 0
-    assert spool.packet_after(0, 1) == (0, b"")
-
-
 def test_a_worker_that_ray_starts_tells_why_it_ended(learner, ray_here):
     from trackmania_rl.multiprocess.cluster.workers import WorkerJob
 
-    run, config = learner(), WorkerConfig(Path("maps"), SHIPPED_FOLDER, UserSettings())
-    job = WorkerJob(5, LearnerAddress(run.address, "another token"), config, run.run_state)
+    run, config = learner(), WorkerConfig(SHIPPED_FOLDER, UserSettings())
+    job = WorkerJob(5, LearnerAddress(run.address, "another token"), config, run.channels)
     job.start()
     failures = []
     wait_until(lambda: failures.append(job.failure(0.1)) or failures[-1])

@@ -130,7 +130,7 @@ def test_drivers_of_all_that_ships_load_beside_the_default_configuration(config,
     check_decision(loaded_driver.actor, spaces)
     assert own_code(settings) == []
     of_run = json.loads(json.dumps(settings_for_workers(settings, seed=1)))
-    assert WorkerConfig(tmp_path, repository_root, UserSettings()).settings_of(of_run).agent == settings.agent
+    assert WorkerConfig(repository_root, UserSettings()).settings_of(of_run).agent == settings.agent
     loaded = loaded_driver.settings
     assert {name: loaded.flat()[name] for name in DRIVER_SETTINGS} == {
         name: settings.flat()[name] for name in DRIVER_SETTINGS

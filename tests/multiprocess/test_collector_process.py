@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import numba
 
 from trackmania_rl.agents.builder import make_agent_builder
-from trackmania_rl.channels.run_state import RunState
+from trackmania_rl.channels.run_state import SharedRunState
 from trackmania_rl.games.race_games import make_games_builder
 from trackmania_rl.multiprocess.collector_process import CollectorTask, beating_until_it_plays, make_parts
 from trackmania_rl.race.spaces import race_spaces
@@ -21,7 +21,7 @@ def task_of(live, name, **changes):
         "tracks_folder": Path("tracks"),
         "live_folder": Path("live"),
         "rollouts": SimpleNamespace(),
-        "run_state": RunState(live.current, {}),
+        "run_state": SharedRunState(live.current, {}),
         "make_games_builder": make_games_builder,
         "make_agent_builder": make_agent_builder,
     }
@@ -39,7 +39,7 @@ def first_tracks(parts):
 
 def reseeded(live):
     run = live.current.run.model_copy(update={"seed": live.current.run.seed + 1})
-    return RunState(live.current.model_copy(update={"run": run}), {})
+    return SharedRunState(live.current.model_copy(update={"run": run}), {})
 
 
 def test_every_collector_has_tracks_of_its_own_which_are_the_same_however_often_it_is_started(live):

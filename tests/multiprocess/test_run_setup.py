@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from tests.run_log import write_races
-from trackmania_rl.channels.run_state import Channels, RunState
+from trackmania_rl.channels.run_state import Channels, SharedRunState
 from trackmania_rl.errors import UserError
 from trackmania_rl.multiprocess import collectors as collectors_module
 from trackmania_rl.multiprocess import run_setup
@@ -107,7 +107,7 @@ class DyingCollectors:
     """Two collectors that die as soon as they are started; their tasks are kept."""
 
     def __init__(self, live):
-        self.run_state = RunState(live.current, {})
+        self.run_state = SharedRunState(live.current, {})
         self.tasks = []
 
     def place(self, task, _):

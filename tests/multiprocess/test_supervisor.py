@@ -45,8 +45,9 @@ class FakeCollectors:
         monkeypatch.setattr(collectors_module, "start_collector", self._start)
         monkeypatch.setattr(collectors_module, "end_with_games", self._kill)
         channels = MagicMock()
-        channels.rollouts.heartbeat = self.heartbeats.__getitem__
-        channels.rollouts.close_collector = self.reported_dead.append
+        channels.open_collector.return_value = MagicMock(), MagicMock()
+        channels.heartbeat = self.heartbeats.__getitem__
+        channels.close_collector = self.reported_dead.append
         self.supervisor = CollectorSupervisor(
             CollectorSetup(n_collectors, "1", channels, {}, Path("maps"), Path("run"))
         )
@@ -253,10 +254,11 @@ def test_a_collector_that_does_not_end_is_killed_with_its_games(is_stopped, monk
             os.kill(process.pid or 0, signal.SIGSTOP)
         monkeypatch.setattr(collectors_module, "start_collector", lambda *_: process)
         channels = MagicMock()
+        channels.open_collector.return_value = MagicMock(), MagicMock()
         collectors = CollectorSupervisor(CollectorSetup(1, "1", channels, {}, Path("maps"), Path("run")))
         collectors.start()
         collectors.stop(within_s=0.1)
-        channels.run_state.publish.assert_called_once_with(stop=True)
+        channels.stop.assert_called_once_with()
         assert not process.is_alive()
         assert collectors.n_alive == 0
         assert not is_running(game)

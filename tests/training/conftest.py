@@ -10,7 +10,7 @@ from trackmania_rl.agents.builder import IQN, make_agent_builder
 from trackmania_rl.agents.inference import Inferer
 from trackmania_rl.agents.iqn import IQNAgent
 from trackmania_rl.channels.rollouts import RolloutBounds, Rollouts
-from trackmania_rl.channels.run_state import WEIGHTS_KINDS, Channels, RunState
+from trackmania_rl.channels.run_state import WEIGHTS_KINDS, Channels, SharedRunState
 from trackmania_rl.games.race_games import make_games_builder
 from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.race.observation_kernel import CAR_COLUMNS
@@ -57,7 +57,7 @@ def edit(live, **values):
     live.current = settings_from_flat(live.current.flat() | values)
 
 
-class WatchedRunState(RunState):
+class WatchedRunState(SharedRunState):
     """A run that ends when `is_over()`."""
 
     def __init__(self, settings):
@@ -182,7 +182,7 @@ class FedRollouts(Rollouts):
 
 def open_channels_here(settings, kind=FedRollouts):
     """The channels of a run within this process, with room for three races of up to 1000 actions."""
-    run_state = RunState(settings, first_weights(settings))
+    run_state = SharedRunState(settings, first_weights(settings))
     bounds = RolloutBounds.of_game(settings.game, make_games_builder(settings).spaces)
     rollouts = kind(replace(bounds, max_actions=1000), slots_per_collector=3, stop=run_state.stop_flag)
     return Channels(rollouts, run_state)

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from trackmania_rl.channels.run_state import RunState
+from trackmania_rl.channels.run_state import SharedRunState
 from trackmania_rl.games.in_process import InProcessGames
 from trackmania_rl.protocol.input_script import events_of_keys, parse_input_script, write_input_script
 from trackmania_rl.protocol.messages import KeyState, key_states
@@ -43,10 +43,10 @@ def demonstrated(tmp_path_factory, repository_root):
 def drive_files(live, repository_root):
     """`drive_files(file, ...)` drives demonstrations on the valley in games of this process; returns the races."""
     edit(live, memory_size_schedule=((0, 5000),))
-    pullers = pullers_of(live.current, RunState(live.current, {}), SeedTree(1))
+    pullers = pullers_of(live.current, SharedRunState(live.current, {}), SeedTree(1))
 
     def drive_all(*files):
-        run_state, sink = RunState(live.current, {}), KeepingSink()
+        run_state, sink = SharedRunState(live.current, {}), KeepingSink()
         run_state.publish(frames_total=1000)
         parts = CollectorParts(run_state, sink, *pullers)
         games = InProcessGames(5, live.current.game, live.current.observation, repository_root / "maps")

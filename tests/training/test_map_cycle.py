@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from trackmania_rl.channels.run_state import RunState
+from trackmania_rl.channels.run_state import SharedRunState
 from trackmania_rl.race.progress import CollectorProgress, RacePosition
 from trackmania_rl.runs.snapshot import LiveSettings, write_snapshot
 from trackmania_rl.settings import MapEntry, load_settings
@@ -28,7 +28,7 @@ def live(tmp_path, repository_root):
 def test_each_race_has_a_track_of_its_own_under_the_generators_name(live, tmp_path):
     def races(seed):
         cycle = map_cycle(
-            RunState(live.current, {}), GeneratedMaps(tmp_path / f"tracks-{seed}", np.random.SeedSequence(seed))
+            SharedRunState(live.current, {}), GeneratedMaps(tmp_path / f"tracks-{seed}", np.random.SeedSequence(seed))
         )
         drawn = []
         for _ in range(10):
@@ -56,7 +56,7 @@ def three_maps(live):
         for number in (1, 2, 3)
     )
     game = live.current.game
-    return RunState(live.current.model_copy(update={"game": game.model_copy(update={"map_cycle": entries})}), {})
+    return SharedRunState(live.current.model_copy(update={"game": game.model_copy(update={"map_cycle": entries})}), {})
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_progress_takes_races_in_any_order_and_is_checked_when_it_is_read():
 
 
 def test_a_cycle_of_generators_goes_on_with_the_tracks_that_come_next(live, tmp_path):
-    run_state = RunState(live.current, {})
+    run_state = SharedRunState(live.current, {})
 
     def cycle(progress):
         seeds, n_begun = np.random.SeedSequence(3), progress.of_generators

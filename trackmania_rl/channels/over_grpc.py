@@ -1,39 +1,31 @@
-"""Calls of workers on other machines to their learner, over gRPC: address, messages, and their encoding. No pickle.
+"""Messages between collectors on other machines and their learner, over gRPC: encoding, checks, address. No pickle.
 
-A message is JSON that pydantic validates, and arrays as safetensors, in one zstandard frame with a checksum. Its
-content is the length of the JSON (4 bytes, little-endian), the JSON and the arrays. A worker opens the call, receives a
-`Description` and then `News`, and sends packets of races (`RaceFacts` and columns). `multiprocess.serving` is the
-learner's end, `multiprocess.worker` the other one.
+`workers.proto` has the calls. A race is a message in one zstandard frame with a checksum: its facts as JSON, which
+pydantic validates, and its columns as bytes. `multiprocess.serving` is the learner's end, `remote` the collector's.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-import safetensors.numpy
 import zstandard
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    JsonValue,
-    ValidationError,
-)
-from safetensors import SafetensorError
+from google.protobuf.message import DecodeError, Message
+from pydantic import ValidationError
 
+from trackmania_rl.channels import workers_pb2 as pb
 from trackmania_rl.channels.rollouts import RolloutBounds
-from trackmania_rl.channels.run_state import WeightsKind
 from trackmania_rl.cli import TOKEN_VARIABLE, is_loopback
 from trackmania_rl.errors import UserError, one_line
 from trackmania_rl.files import check_name, parse_json, paths_cut, read_bounded
 from trackmania_rl.race.observation_kernel import CAR_COLUMNS
-from trackmania_rl.race.race import Count, Race, RaceFacts
+from trackmania_rl.race.race import Race, RaceFacts
 from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.settings import Settings
 from trackmania_rl.settings.values import LAST_PORT
@@ -42,28 +34,30 @@ if TYPE_CHECKING:
     from torch import nn
 
 SERVICE: Final = "trackmania_rl.Workers"
-METHOD: Final = "Play"
 TOKEN: Final = "authorization"
 VERSION: Final = "trackmania-rl-version"
-WORKER: Final = "trackmania-rl-worker"
-"""Metadata of a call; `WORKER` is the id that a worker made for itself, empty in a call that only looks."""
-WORKER_ID_LETTERS: Final = 32
+"""Metadata of each call."""
+ID_LETTERS: Final = 32
 KEEPALIVE_MS: Final = 10_000
-CONNECTION_ENDS_WITHIN_S: Final = 2.0
-"""Time for the threads of connections after the end of the run or worker."""
+WINDOW_BYTES: Final = 1 << 18
+"""Bytes under way: they take 2 s at 1 Mbit/s, so that pings, which queue behind them, are answered in time."""
+PIECE_BYTES: Final = 1 << 16
+"""Piece of weights, between which other news are sent."""
 OPTIONS: Final = (
     ("grpc.keepalive_time_ms", KEEPALIVE_MS),
     ("grpc.http2.ping_timeout_ms", KEEPALIVE_MS),
     ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.http2.bdp_probe", 0),
+    ("grpc.http2.lookahead_bytes", WINDOW_BYTES),
     ("grpc.max_send_message_length", -1),
 )
-"""Of both ends."""
-MOST_SETUP_BYTES: Final = 1 << 22
-"""Size of a message without arrays."""
-MOST_WEIGHTS_BYTES: Final = 1 << 30
+"""Options of both ends."""
+MOST_NEWS_BYTES: Final = 1 << 22
+"""Size of the largest message of a learner."""
 MOST_PEM_BYTES: Final = 1 << 20
 PACKET_BYTES: Final = 1 << 20
 """A packet with so many bytes is sent, even if more races wait."""
+DIGEST_BYTES: Final = 16
 
 NEEDED_COLUMNS: Final = frozenset({"frames", "state_float", "actions", "action_was_greedy", "q_values"})
 """Columns that the learner reads of each race."""
@@ -72,92 +66,58 @@ PROGRESS: Final = ("meters_advanced_along_centerline", "rewards")
 RESERVED_NAMES: Final = RaceFacts.model_fields.keys() | {"race_time"}
 """Names that columns of own parts cannot have, since `rollout_results` and data sets use them."""
 LARGEST_NUMBER: Final = 1e30
+MOST_DIMENSIONS: Final = 5
+COLUMN_TYPES: Final = frozenset(np.dtype(letter).name for letter in "?bBhHiIqQefd")
+"""Types of numbers that a race may have."""
 Arrays = dict[str, npt.NDArray[Any]]
 COMPRESSION_LEVEL: Final = 1
 """Higher levels of zstandard save 2 % of a race's bytes and take several times as long."""
-LENGTH_BYTES: Final = 4
-MOST_HEADER_BYTES: Final = 1 << 20
 
 
 class MessageError(UserError):
     """Message that is damaged, too large, or does not fit the run."""
 
 
-class Message(BaseModel):
-    """Validated JSON part of a message."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
+AMessage = TypeVar("AMessage", bound=Message)
 
 
-class Description(Message):
-    """First message of the learner: its run, and the worker's place in it."""
-
-    run: str  # its name
-    settings: dict[str, JsonValue]  # see `settings_for_workers`
-    facts: dict[str, str]  # see `fingerprint`
-    name: str = ""  # in the seed tree, a new one at each call
-    received: Count = 0  # number of the newest race of this worker that the learner has received
-    progress: dict[str, JsonValue] = {}  # see `CollectorProgress.state_dict`
-
-
-class News(Message):
-    """Changes of the run's state; the arrays are vectors of weights, by their kind."""
-
-    frames_total: Count = 0
-    taken: Count = 0  # number of the newest race of this worker that the learner has taken from its queue
-    acknowledged: Count = 0  # number of the newest one that a checkpoint holds
-    settings: dict[str, JsonValue] | None = None
-    versions: dict[WeightsKind, Count] = {}
-
-
-AMessage = TypeVar("AMessage", bound=BaseModel)
-
-
-def encode(header: BaseModel, arrays: Mapping[str, npt.NDArray[Any]] | None = None) -> bytes:
-    """Encode a message."""
-    text = json.dumps(header.model_dump(exclude_unset=True)).encode()
-    columns = {name: np.ascontiguousarray(array) for name, array in (arrays or {}).items()}
-    content = b"".join((len(text).to_bytes(LENGTH_BYTES, "little"), text, safetensors.numpy.save(columns)))
-    return zstandard.ZstdCompressor(COMPRESSION_LEVEL, write_checksum=True).compress(content)
-
-
-def decode(data: bytes, kind: type[AMessage], most_bytes: int) -> tuple[AMessage, Arrays]:
-    """Decode a message of at most `most_bytes` content.
+def parse(kind: type[AMessage], data: bytes) -> AMessage:
+    """Parse a message.
 
     Raises:
-        MessageError: if it is damaged, larger, or of another kind.
+        MessageError: if it is damaged.
     """
+    message = kind()
     try:
-        if not 0 <= zstandard.frame_content_size(data) <= most_bytes:
-            raise ValueError(f"its content is not of 0 to {most_bytes:,} bytes")
-        content = zstandard.ZstdDecompressor().decompress(data, allow_extra_data=False)
-        end = LENGTH_BYTES + int.from_bytes(content[:LENGTH_BYTES], "little")
-        if end > min(len(content), LENGTH_BYTES + MOST_HEADER_BYTES):
-            raise ValueError("its header is too long")
-        header = kind.model_validate(parse_json(content[LENGTH_BYTES:end], allow_infinity=True))
-        return header, safetensors.numpy.load(content[end:])
-    except ValidationError as error:
-        first = error.errors()[0]
-        text = one_line(ValueError(f"{first['loc']!r:.80}: {first['msg']}"), 200)
-        raise MessageError(f"a {kind.__name__} message is refused: {text}") from None
-    except (ValueError, KeyError, TypeError, AttributeError, zstandard.ZstdError, SafetensorError) as error:
-        raise MessageError(f"a {kind.__name__} message is refused: {one_line(error, 200)}") from error
+        message.ParseFromString(data)
+    except DecodeError:
+        raise MessageError(f"a {kind.__name__} message is damaged") from None
+    return message
+
+
+def digest_of(weights: bytes | bytearray) -> bytes:
+    """Return the digest of weights."""
+    return hashlib.blake2b(weights, digest_size=DIGEST_BYTES).digest()
 
 
 def encode_race(race: Race, sequence: int, compress: Callable[[Arrays], Arrays]) -> bytes:
     """Encode a race under a number; `compress` maps the columns to those that are sent.
 
     Raises:
-        MessageError: if it holds objects that are no plain values.
+        MessageError: if a column holds no numbers.
     """
     position = race.facts.position
     if position is not None:
         position = position.model_copy(update={"streams": {}})
     facts = race.facts.with_changes(sequence=sequence, position=position)
-    try:
-        return encode(facts, compress(race.columns))
-    except (SafetensorError, TypeError, KeyError) as error:
-        raise MessageError(f"a race cannot be sent, as its columns are no numbers: {one_line(error)}") from error
+    message = pb.Race(facts=json.dumps(facts.model_dump(exclude_unset=True)))
+    for name, column in compress(race.columns).items():
+        if column.dtype.kind not in "biuf":
+            raise MessageError(f"a race cannot be sent, as its column {name} has the type {column.dtype}")
+        little = column.astype(column.dtype.newbyteorder("<"), copy=False)
+        message.columns.add(name=name, dtype=column.dtype.name, shape=column.shape, data=little.tobytes())
+    compressor = zstandard.ZstdCompressor(COMPRESSION_LEVEL, write_checksum=True)
+    return compressor.compress(message.SerializeToString())
 
 
 def decode_race(data: bytes, bounds: RolloutBounds, spaces: Spaces) -> Race:
@@ -166,16 +126,34 @@ def decode_race(data: bytes, bounds: RolloutBounds, spaces: Spaces) -> Race:
     Raises:
         MessageError: if it is damaged, larger than `bounds`, or its facts or columns do not fit the run.
     """
-    facts, columns = decode(data, RaceFacts, bounds.slot_bytes)
-    half = np.dtype(np.float16)
-    columns = {name: column.astype(np.float32) if column.dtype == half else column for name, column in columns.items()}
-    race = Race(columns, facts)
     try:
+        if not 0 <= zstandard.frame_content_size(data) <= bounds.slot_bytes:
+            raise ValueError(f"its content is not of 0 to {bounds.slot_bytes:,} bytes")
+        content = zstandard.ZstdDecompressor().decompress(data, allow_extra_data=False)
+        message = parse(pb.Race, content)
+        facts = RaceFacts.model_validate(parse_json(message.facts, allow_infinity=True))
+        race = Race({column.name: _array_of(column) for column in message.columns}, facts)
         _require_sound_columns(race, bounds, spaces)
         _require_sound_facts(facts)
-    except ValueError as error:
-        raise MessageError(f"a race is refused: {error}") from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        text = one_line(ValueError(f"{first['loc']!r:.80}: {first['msg']}"), 200)
+        raise MessageError(f"a race is refused: {text}") from None
+    except (ValueError, zstandard.ZstdError, MessageError) as error:
+        raise MessageError(f"a race is refused: {one_line(error, 200)}") from None
     return race
+
+
+def _array_of(column: pb.Column) -> npt.NDArray[Any]:
+    """Return the array of a column, as a view of its bytes.
+
+    Raises:
+        ValueError: if its shape and bytes do not fit, or it holds no numbers.
+    """
+    if column.dtype not in COLUMN_TYPES or len(column.shape) > MOST_DIMENSIONS:
+        raise ValueError(f"its {column.name!r:.80} have the type {column.dtype!r:.20}")
+    array = np.frombuffer(column.data, np.dtype(column.dtype).newbyteorder("<")).reshape(tuple(column.shape))
+    return array.astype(np.float32 if column.dtype == "float16" else column.dtype, copy=False)
 
 
 def _require_sound_columns(race: Race, bounds: RolloutBounds, spaces: Spaces) -> None:
@@ -233,21 +211,6 @@ def _require_sound_facts(facts: RaceFacts) -> None:
         raise ValueError("its facts hold numbers that are not finite")
 
 
-def join_messages(messages: Iterable[bytes]) -> bytes:
-    """Return a packet: each message after its length (4 bytes, little-endian)."""
-    return b"".join(part for message in messages for part in (len(message).to_bytes(LENGTH_BYTES, "little"), message))
-
-
-def split_messages(packet: bytes) -> Iterator[bytes]:
-    """Yield the messages of a packet; the last one of a damaged packet is shorter than its length."""
-    begin = 0
-    while begin < len(packet):
-        begin += LENGTH_BYTES
-        end = begin + int.from_bytes(packet[begin - LENGTH_BYTES : begin], "little")
-        yield packet[begin:end]
-        begin = end
-
-
 def all_columns(columns: Arrays) -> Arrays:
     """Return the columns of a race: the default of the setting `sample_compressor`."""
     return columns
@@ -281,19 +244,37 @@ def fingerprint(settings: Settings, spaces: Spaces, network: nn.Module, maps_fol
         "actions": f"{spaces.action}",
         "network": hashlib.sha256(repr(shapes).encode()).hexdigest()[:16],
     }
+    return facts | map_facts(settings, maps_folder)
+
+
+def map_facts(settings: Settings, maps_folder: Path) -> dict[str, str]:
+    """Return the facts about the files of the map cycle."""
+    facts = {}
     for entry in settings.game.map_cycle:
         for name in filter(None, (entry.map_path, entry.reference_line)):
             if (file := maps_folder / name).is_file():
-                facts[f"map {_without_whole_paths(name)}"] = hashlib.sha256(file.read_bytes()).hexdigest()[:16]
+                with file.open("rb") as opened:
+                    digest = hashlib.file_digest(opened, "sha256").hexdigest()
+                facts[f"map {_without_whole_paths(name)}"] = digest[:16]
     return facts
+
+
+def printable(text: object) -> str:
+    """Return the beginning of another machine's text in one line without control characters."""
+    return "".join(letter if letter.isprintable() else "?" for letter in one_line(text))
+
+
+NEEDED_FACTS: Final = ("observation", "actions", "network")
 
 
 def require_same(facts: Mapping[str, str], own: Mapping[str, str]) -> None:
     """Raise `UserError` if a learner's facts differ from those of this machine."""
-    for name, fact in facts.items():
+    for name in (*NEEDED_FACTS, *facts):
+        fact = facts.get(name, "missing")
         if (other := own.get(name, "missing")) != fact:
             remedy = "copy the file from there" if name.startswith("map ") else "install the same parts and version"
-            raise UserError(f"the learner's run cannot be played here: {name} is {fact} there, {other} here: {remedy}")
+            text = f"the learner's run cannot be played here: {name} is {fact} there, {other} here: {remedy}"
+            raise UserError(printable(text))
 
 
 def read_pem(file: Path) -> bytes:

@@ -1,5 +1,7 @@
 """`Rollouts`, the way of races from collectors to the learner, in shared memory.
 
+`RolloutSink` is the collector's end; `remote` has that of collectors on other machines.
+
 The learner opens a sink for each collector, and receives::
 
     with rollouts.get(timeout_s=60) as race:      # its arrays are valid in here
@@ -35,6 +37,8 @@ import pickle
 import shutil
 import threading
 import time
+from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from multiprocessing.connection import wait
@@ -44,6 +48,7 @@ from typing import Any, Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+from typing_extensions import override
 
 from trackmania_rl.channels.heartbeat import Heartbeat
 from trackmania_rl.errors import UserError
@@ -148,50 +153,53 @@ class _Link:
             self.free_in.send(slot)
 
 
-class RolloutSink:
-    """A collector's end of `Rollouts`, made by `open_collector`. Each game may use it from its own thread.
+class RolloutSink(ABC):
+    """A collector's end of the way of races to the learner. Each game may use it from its own thread.
+
+    Args:
+        n_games: games that use it.
+        heartbeat: of the collector.
+        stop: see `make_stop_flag`.
 
     Attributes:
         waited_s: total time spent waiting for room, mean of the games.
     """
 
-    def __init__(self, link: _Link) -> None:
+    def __init__(self, n_games: int, heartbeat: Heartbeat, stop: Any) -> None:
         self.waited_s = 0.0
-        self._link = link
-        self._slots: dict[int, int] = {}  # held, by game
+        self._n_games = n_games
+        self._heartbeat = heartbeat
+        self._stop = stop
+        self._held: dict[int, Any] = {}  # room, by game
         self._waited_until_last_put_s = 0.0
         self._last_put_s: float | None = None
         self._lock = threading.RLock()
 
-    def __reduce__(self) -> tuple[type[RolloutSink], tuple[_Link]]:
-        return RolloutSink, (self._link,)
-
     def acquire_frames(self, game: int, timeout_s: float = WAIT_FOREVER_S) -> npt.NDArray[np.uint8] | None:
-        """Wait for a slot, and return its array for frames (longest race's states, 1, H, W).
+        """Wait for room, and return an array for frames (longest race's states, 1, H, W).
 
         Frames written there are not copied: pass `frames[:T]` to `put`. Before `put`, further calls return the same
         array. Return None if the run ends, or after the time-out.
         """
         began_s = time.monotonic()
         self._last_put_s = self._last_put_s or began_s
-        if game not in self._slots:
-            slot = self._wait(self._take_slot, began_s + timeout_s)
+        if game not in self._held:
+            room = self._wait(self._take_room, began_s + timeout_s)
             with self._lock:
-                self.waited_s += (time.monotonic() - began_s) / self._link.n_games
-            if slot is None:
+                self.waited_s += (time.monotonic() - began_s) / self._n_games
+            if room is None:
                 return None
-            self._slots[game] = slot
-        memory = self._link.slot(self._slots[game])
-        return np.ndarray(self._link.bounds.frames_shape, dtype=np.uint8, buffer=memory)
+            self._held[game] = room
+        return self._frames(self._held[game])
 
     def put(self, game: int, race: Race) -> None:
-        """Send a finished race, or a fragment of one, to the learner, with the game's slot.
+        """Send a finished race, or a fragment of one, to the learner, with the game's room.
 
         Raises:
-            ChannelError: if the race is larger than the slot, which the game keeps.
-            ValueError: if the game holds no slot.
+            ChannelError: if the race is too large. The game keeps its room.
+            ValueError: if the game holds no room.
         """
-        if game not in self._slots:
+        if game not in self._held:
             raise ValueError(f"game {game} holds no slot: acquire_frames comes before each put")
         with self._lock:
             now_s = time.monotonic()
@@ -199,31 +207,90 @@ class RolloutSink:
             elapsed_s = now_s - (self._last_put_s or now_s)
             self._waited_until_last_put_s = self.waited_s
             self._last_put_s = now_s
-        facts = race.facts.with_changes(waited_s=waited_s, elapsed_s=elapsed_s)
-        places = self._write(self._link.slot(self._slots[game]), race.columns, facts)
-        with self._lock:
-            self._link.headers_in.send((self._slots.pop(game), places))
+        self._send(game, Race(race.columns, race.facts.with_changes(waited_s=waited_s, elapsed_s=elapsed_s)))
 
     def beat(self) -> None:
         """Send a heartbeat; cheap enough between any two actions. Waits of the sink send their own."""
-        self._link.heartbeat.beat()
+        self._heartbeat.beat()
 
     def await_turn(self) -> int | None:
-        """Wait for a turn and return its number; None if the run ends."""
-        turns = self._link.turns
-        return self._wait(lambda timeout_s: turns.recv() if turns.poll(timeout_s) else None, WAIT_FOREVER_S)
+        """Wait for a turn of synchronous sampling and return its number; None if the run ends."""
+        raise NotImplementedError
 
     def end_turn(self) -> None:
         """End the turn, after all its rollouts were put."""
+        raise NotImplementedError
+
+    @abstractmethod
+    def _take_room(self, timeout_s: float) -> Any | None:
+        """Take room for a race; None after the time-out."""
+
+    @abstractmethod
+    def _frames(self, room: Any) -> npt.NDArray[np.uint8]:
+        """Return the frames' array of room that a game holds."""
+
+    @abstractmethod
+    def _send(self, game: int, race: Race) -> None:
+        """Send a race, and take the room from the game."""
+
+    def _wait(self, take: Callable[[float], Got | None], deadline_s: float) -> Got | None:
+        """Call `take` with time-outs until it returns something; None after the deadline, or if the run ends."""
+        self._add_waiting(1)
+        try:
+            while not self._stop.value:
+                self.beat()
+                left_s = deadline_s - time.monotonic()
+                if (taken := take(max(0.0, min(left_s, WAKE_EVERY_S)))) is not None:
+                    return taken
+                if left_s <= 0:
+                    break
+            return None
+        finally:
+            self._add_waiting(-1)
+
+    def _add_waiting(self, number: int) -> None:
+        with self._lock:
+            self._heartbeat.n_waiting += number
+
+
+class SharedRolloutSink(RolloutSink):
+    """A collector's end of `Rollouts`, made by `open_collector`."""
+
+    def __init__(self, link: _Link) -> None:
+        super().__init__(link.n_games, link.heartbeat, link.stop)
+        self._link = link
+
+    def __reduce__(self) -> tuple[type[SharedRolloutSink], tuple[_Link]]:
+        return SharedRolloutSink, (self._link,)
+
+    @override
+    def await_turn(self) -> int | None:
+        turns = self._link.turns
+        return self._wait(lambda timeout_s: turns.recv() if turns.poll(timeout_s) else None, WAIT_FOREVER_S)
+
+    @override
+    def end_turn(self) -> None:
         self._link.n_turns_ended.value += 1  # every header of the turn is in its pipe
 
-    def _take_slot(self, timeout_s: float) -> int | None:
+    @override
+    def _take_room(self, timeout_s: float) -> int | None:
+        """Take a free slot."""
         if not self._link.free.poll(timeout_s):
             return None
         with self._lock:
             if not self._link.free.poll(0):  # another game was faster
                 return None
             return int(self._link.free.recv())
+
+    @override
+    def _frames(self, room: int) -> npt.NDArray[np.uint8]:
+        return np.ndarray(self._link.bounds.frames_shape, dtype=np.uint8, buffer=self._link.slot(room))
+
+    @override
+    def _send(self, game: int, race: Race) -> None:
+        places = self._write(self._link.slot(self._held[game]), race.columns, race.facts)
+        with self._lock:
+            self._link.headers_in.send((self._held.pop(game), places))
 
     def _write(self, slot: memoryview, columns: Mapping[str, Any], facts: RaceFacts) -> list[tuple[int, int]]:
         """Write a race to a slot; return offset and length of the pickle and of each buffer."""
@@ -246,25 +313,6 @@ class RolloutSink:
                 slot[next_offset : next_offset + view.nbytes] = view
                 next_offset += _aligned(view.nbytes)
         return places
-
-    def _wait(self, take: Callable[[float], Got | None], deadline_s: float) -> Got | None:
-        """Call `take` with time-outs until it returns something; None after the deadline, or if the run ends."""
-        self._add_waiting(1)
-        try:
-            while not self._link.stop.value:
-                self.beat()
-                left_s = deadline_s - time.monotonic()
-                if (taken := take(max(0.0, min(left_s, WAKE_EVERY_S)))) is not None:
-                    return taken
-                if left_s <= 0:
-                    break
-            return None
-        finally:
-            self._add_waiting(-1)
-
-    def _add_waiting(self, number: int) -> None:
-        with self._lock:
-            self._link.heartbeat.n_waiting += number
 
 
 class Rollouts:
@@ -290,10 +338,13 @@ class Rollouts:
         self._n_slots = slots_per_collector + games_per_collector - 1
         self._links: dict[int, _Link] = {}
         self._n_turns_given: dict[int, int] = {}
-        self._n_received: dict[int, int] = {}
         self._available_bytes = available_shared_memory_bytes()
+        self._added: deque[Race] = deque()
+        self._adding = threading.Lock()
+        self._n_taken = 0
+        self._woken, self._wake = SPAWN.Pipe(duplex=False)
 
-    def open_collector(self, collector: int) -> RolloutSink:
+    def open_collector(self, collector: int) -> SharedRolloutSink:
         """Make a new sink for a collector whose former process has ended; drop its unreceived rollouts.
 
         Raises:
@@ -322,14 +373,20 @@ class Rollouts:
         for slot in range(self._n_slots):
             link.release(slot)
         self._links[collector] = link
-        self._n_turns_given[collector] = self._n_received[collector] = 0
-        return RolloutSink(link)
+        self._n_turns_given[collector] = 0
+        return SharedRolloutSink(link)
 
     def close_collector(self, collector: int) -> None:
         """Free the memory of a collector's sink, if there is one. Its rollouts become invalid."""
         if (link := self._links.pop(collector, None)) is not None:
             for pipe in (link.headers, link.headers_in, link.free, link.free_in, link.turns, link.turns_in):
                 pipe.close()
+
+    def add(self, race: Race) -> None:
+        """Let `get` return a race of a collector on another machine; for other threads."""
+        with self._adding:
+            self._added.append(race)
+            self._wake.send(None)
 
     def get(self, timeout_s: float) -> Race | None:
         """Return the next rollout, of each collector in turn; None after the time-out."""
@@ -339,10 +396,7 @@ class Rollouts:
                 left_s = began_s + timeout_s - time.monotonic()
                 if left_s <= 0:
                     break
-                if self._links:
-                    wait([link.headers for link in tuple(self._links.values())], left_s)
-                else:
-                    time.sleep(left_s)
+                wait([self._woken, *(link.headers for link in tuple(self._links.values()))], left_s)
             return rollout
         finally:
             self.waited_s += time.monotonic() - began_s
@@ -358,10 +412,6 @@ class Rollouts:
         link = self._links.get(collector)
         return link is not None and link.n_turns_ended.value < self._n_turns_given[collector]
 
-    def n_received(self, collector: int) -> int:
-        """Return how many rollouts `get` has returned since the collector was opened."""
-        return self._n_received[collector]
-
     def heartbeat(self, collector: int) -> Heartbeat:
         """Return the heartbeat of an open collector; never waits."""
         return self._links[collector].heartbeat
@@ -372,10 +422,22 @@ class Rollouts:
             self.close_collector(collector)
 
     def _take_one(self) -> Race | None:
+        """Take a race of this machine, or one that was added, in turns."""
+        self._n_taken += 1
+        if self._n_taken % 2:
+            return self._take_added() or self._take_local()
+        return self._take_local() or self._take_added()
+
+    def _take_added(self) -> Race | None:
+        if not self._woken.poll():
+            return None
+        self._woken.recv()
+        return self._added.popleft()
+
+    def _take_local(self) -> Race | None:
         for collector, link in tuple(self._links.items()):
             if link.headers.poll():
                 number, places = link.headers.recv()
-                self._n_received[collector] += 1
                 self._links[collector] = self._links.pop(collector)  # to the end of the row: collectors take turns
                 slot = link.slot(number).toreadonly()
                 pickled, *buffers = [slot[offset : offset + n_bytes] for offset, n_bytes in places]

@@ -11,12 +11,14 @@ import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from trackmania_rl.agents.weights import move_into, packed, unpack
+from trackmania_rl.channels.heartbeat import Heartbeat
 from trackmania_rl.channels.rollouts import (
     ROLLOUT_SLOTS_PER_COLLECTOR,
     SHARED_MEMORY_FOLDER,
@@ -24,9 +26,11 @@ from trackmania_rl.channels.rollouts import (
     ChannelError,
     RolloutBounds,
     Rollouts,
+    RolloutSink,
     make_stop_flag,
 )
-from trackmania_rl.errors import one_line
+from trackmania_rl.errors import UserError, one_line
+from trackmania_rl.race.progress import CollectorProgress
 from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.settings import Settings
 
@@ -88,7 +92,43 @@ class SharedVector:
         return known_version
 
 
-class RunState:
+class LearnerFaultError(UserError):
+    """The learner refuses a collector, or sends something that cannot be used."""
+
+
+class RunState(Protocol):
+    """A collector's end of the way of weights, settings and the end of the run from the learner."""
+
+    @property
+    def settings(self) -> Settings:
+        """Settings in force at the last `pull`."""
+        ...
+
+    @property
+    def frames_total(self) -> int:
+        """Frames that the whole run has collected; at least as new as the last `pull`."""
+        ...
+
+    @property
+    def stop_requested(self) -> bool:
+        """True once the run is to end; cheap enough between any two actions."""
+        ...
+
+    @property
+    def progress(self) -> CollectorProgress | None:
+        """Place at which the collector resumes; None for that of its task."""
+        ...
+
+    def pull(self) -> bool:
+        """Take over new settings; return whether there were any."""
+        ...
+
+    def pull_weights(self, kind: WeightsKind, network: nn.Module, known_version: int) -> int:
+        """Copy weights newer than `known_version` into `network`, on any device; return the version that it has now."""
+        ...
+
+
+class SharedRunState(RunState):
     """Weights, settings, frame count and stop request of a run: the learner publishes them, collectors pull them.
 
     Any thread may use it, and spawned processes. Only one process publishes.
@@ -147,23 +187,25 @@ class RunState:
                     self._settings_bytes,
                 )
 
+    progress = None
+
     @property
+    @override
     def settings(self) -> Settings:
-        """Settings in force at the last `pull`."""
         return self._pulled[1]
 
     @property
+    @override
     def frames_total(self) -> int:
-        """Frames that the whole run has collected; at least as new as the last `pull`."""
         return int(self._frames_total.value)
 
     @property
+    @override
     def stop_requested(self) -> bool:
-        """True once the run is to end; cheap enough between any two actions."""
         return bool(self.stop_flag.value)
 
+    @override
     def pull(self) -> bool:
-        """Take over new settings; return whether there were any."""
         if self._settings.version == self._pulled[0]:
             return False
         text = torch.empty(self._settings_bytes, dtype=torch.uint8)
@@ -171,8 +213,8 @@ class RunState:
         self._pulled = version, Settings.model_validate_json(text.numpy().tobytes())
         return True
 
+    @override
     def pull_weights(self, kind: WeightsKind, network: nn.Module, known_version: int) -> int:
-        """Copy weights newer than `known_version` into `network`, on any device; return the version that it has now."""
         weights = self.weights[kind]
         if weights.version == known_version:
             return known_version
@@ -195,7 +237,34 @@ class Channels:
     """The learner's ends of both channels of a run."""
 
     rollouts: Rollouts
-    run_state: RunState
+    run_state: SharedRunState
+
+    @property
+    def settings(self) -> Settings:
+        """Newest settings."""
+        self.run_state.pull()
+        return self.run_state.settings
+
+    @property
+    def is_new(self) -> bool:
+        """True if the run has no frames yet."""
+        return self.run_state.frames_total == 0
+
+    def open_collector(self, collector: int) -> tuple[RolloutSink, RunState]:
+        """Return a collector's ends; see `Rollouts.open_collector`."""
+        return self.rollouts.open_collector(collector), self.run_state
+
+    def close_collector(self, collector: int) -> None:
+        """Free the memory of a collector's ends."""
+        self.rollouts.close_collector(collector)
+
+    def heartbeat(self, collector: int) -> Heartbeat:
+        """Return the heartbeat of an open collector."""
+        return self.rollouts.heartbeat(collector)
+
+    def stop(self) -> None:
+        """Ask the collectors to end."""
+        self.run_state.publish(stop=True)
 
 
 def open_channels(
@@ -213,7 +282,7 @@ def open_channels(
             f"{SHARED_MEMORY_FOLDER} cannot be written to, and processes share their memory there: mount it "
             "writable (mount -t tmpfs tmpfs /dev/shm; docker run --shm-size=1g)"
         )
-    run_state = RunState(settings, uncompiled_shared_networks)
+    run_state = SharedRunState(settings, uncompiled_shared_networks)
     rollouts = Rollouts(
         RolloutBounds.of_game(settings.game, spaces),
         ROLLOUT_SLOTS_PER_COLLECTOR,

@@ -25,7 +25,7 @@ from trackmania_rl.agents.builder import MakeAgentBuilder
 from trackmania_rl.agents.devices import pick_playing_device
 from trackmania_rl.channels.heartbeat import BEAT_EVERY_S, beating
 from trackmania_rl.channels.rollouts import RolloutSink
-from trackmania_rl.channels.run_state import RunState, WeightsKind
+from trackmania_rl.channels.run_state import LearnerFaultError, RunState, WeightsKind
 from trackmania_rl.errors import ExitCode, PlainError
 from trackmania_rl.games.race_games import MakeGamesBuilder
 from trackmania_rl.games.stepped_envs import EnvironmentFaultError
@@ -98,13 +98,16 @@ def collector_process_fn(task: CollectorTask, log_pipe: LogPipe) -> None:
     gc.enable()
     send_logs_to(log_pipe)
     with beating_until_it_plays(task.rollouts.beat) as beat:
-        task.run_state.pull()
         torch.set_num_threads(1)
         try:
-            _play(task, beat)
+            task.run_state.pull()
+            if (progress := task.run_state.progress) is not None:
+                task = replace(task, progress=progress)
+            if not task.run_state.stop_requested:
+                _play(task, beat)
         except PlainError as error:
             log.error("collector %d: %s", task.index, error)
-            needs_a_person = isinstance(error, EnvironmentFaultError)
+            needs_a_person = isinstance(error, EnvironmentFaultError | LearnerFaultError)
             raise SystemExit(ExitCode.NEEDS_A_PERSON if needs_a_person else ExitCode.FAILED) from None
         finally:
             gc.freeze()  # skips the garbage collector's last pass over torch's objects, which takes seconds

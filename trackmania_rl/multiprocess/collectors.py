@@ -13,12 +13,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from typing_extensions import override
 
 from trackmania_rl.agents.builder import MakeAgentBuilder, make_agent_builder
-from trackmania_rl.channels.run_state import Channels
+from trackmania_rl.channels.heartbeat import Heartbeat
+from trackmania_rl.channels.rollouts import RolloutSink
+from trackmania_rl.channels.run_state import RunState
 from trackmania_rl.errors import ExitCode, UserError
 from trackmania_rl.games.race_games import MakeGamesBuilder, make_games_builder
 from trackmania_rl.multiprocess.collector_process import CollectorTask, collector_process_fn
@@ -99,13 +101,43 @@ def start_collector(task: CollectorTask, logs: LogPipes) -> SpawnProcess:
         return spawn(name, collector_process_fn, task, pipe)
 
 
+class CollectorChannels(Protocol):
+    """Channels of collectors, as their supervisor uses them: `Channels`, or `RemoteChannels` of a worker."""
+
+    @property
+    def settings(self) -> Settings:
+        """Newest settings."""
+        ...
+
+    @property
+    def is_new(self) -> bool:
+        """True if the run has no frames yet."""
+        ...
+
+    def open_collector(self, collector: int, /) -> tuple[RolloutSink, RunState]:
+        """Return new ends for a collector's process."""
+        ...
+
+    def close_collector(self, collector: int, /) -> None:
+        """Free what a process has left."""
+        ...
+
+    def heartbeat(self, collector: int, /) -> Heartbeat:
+        """Return the heartbeat of a collector's process."""
+        ...
+
+    def stop(self) -> None:
+        """Ask the collectors to end."""
+        ...
+
+
 @dataclass(frozen=True)
 class CollectorSetup:
     """Parts that the collectors of a run have in common."""
 
     n_collectors: int
     session: str  # for their names in the seed tree
-    channels: Channels
+    channels: CollectorChannels
     progress: Mapping[int, CollectorProgress]  # by collector, read at each start
     maps_folder: Path
     folder: Path  # receives generated tracks and the games' state
@@ -135,15 +167,16 @@ class CollectorJob(Job):
         so_far = setup.progress.get(index, CollectorProgress())
         self._n_starts[so_far.n_races] += 1
         n_starts = self._n_starts.total()
-        demonstrations = setup.demonstrations if channels.run_state.frames_total == 0 else ()
+        demonstrations = setup.demonstrations if channels.is_new else ()
+        rollouts, run_state = channels.open_collector(index)
         return CollectorTask(
             index=index,
             name=f"collector-{index}/{setup.session}/start-{n_starts}",
             maps_folder=setup.maps_folder,
             tracks_folder=setup.folder / "generated_tracks" / f"collector-{index}",
             live_folder=setup.folder / FOLDER,
-            rollouts=channels.rollouts.open_collector(index),
-            run_state=channels.run_state,
+            rollouts=rollouts,
+            run_state=run_state,
             make_games_builder=setup.games,
             make_agent_builder=setup.agent,
             demonstrations=demonstrations[index :: setup.n_collectors],
@@ -181,9 +214,8 @@ class CollectorJob(Job):
         """
         assert self.process is not None
         if self.process.is_alive():
-            self._channels.run_state.pull()
-            limits = limits_of_collectors(self._channels.run_state.settings)
-            heartbeat = self._channels.rollouts.heartbeat(self._index)
+            limits = limits_of_collectors(self._channels.settings)
+            heartbeat = self._channels.heartbeat(self._index)
             how = self._watch.look(heartbeat, self.n_delivered, passed_s, limits)
             return how and f"{how} and is killed with its games"
         if self.process.exitcode == UNGUARDED:
@@ -201,14 +233,14 @@ class CollectorJob(Job):
         if self.process is not None and self.process.is_alive():
             end_with_games(self.process)
         self.process = None
-        self._channels.rollouts.close_collector(self._index)
+        self._channels.close_collector(self._index)
 
 
 class CollectorSupervisor(Supervisor[CollectorJob]):
     """Keeps the collectors of a run running."""
 
     def __init__(self, setup: CollectorSetup) -> None:
-        self._logs, self._run_state = LogPipes(), setup.channels.run_state
+        self._logs, self._channels = LogPipes(), setup.channels
         jobs = [CollectorJob(index, setup, self._logs) for index in range(setup.n_collectors)]
         super().__init__(jobs, COLLECTOR_POLICY)
 
@@ -224,7 +256,7 @@ class CollectorSupervisor(Supervisor[CollectorJob]):
 
     def stop(self, within_s: float = COLLECTOR_ENDS_WITHIN_S) -> None:
         """Ask every collector to end between two actions. One that is busy, such as with a game's start, is killed."""
-        self._run_state.publish(stop=True)
+        self._channels.stop()
         deadline_s = time.monotonic() + within_s
         for job in self.jobs:
             if job.process is not None:

@@ -1,22 +1,25 @@
-"""Learner's end of the calls of workers on other machines; `channels.over_grpc` describes them.
+"""Learner's end of the calls of collectors on other machines; `channels/workers.proto` has the calls.
 
-A worker's races go into a sink of the learner's `Rollouts`, as if a collector of this machine put them there, and the
-news of the `RunState` go back. The library does TLS, keepalive, flow control and size limits.
+Their races are added to the learner's `Rollouts`, and the news of the `SharedRunState` go back. The library does TLS,
+keepalive, flow control and size limits.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import hmac
+import json
 import logging
+import re
 import socket
 import sys
 import threading
 import time
+import uuid
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from itertools import chain
 from typing import Any, ClassVar, Final
 
 import grpc
@@ -25,8 +28,9 @@ from typing_extensions import override
 
 from trackmania_rl.agents.weights import packed
 from trackmania_rl.channels import over_grpc
-from trackmania_rl.channels.over_grpc import Description, MessageError, News, WorkerAccess, encode
-from trackmania_rl.channels.rollouts import WAKE_EVERY_S, ChannelError, RolloutBounds, RolloutSink
+from trackmania_rl.channels import workers_pb2 as pb
+from trackmania_rl.channels.over_grpc import AMessage, MessageError, WorkerAccess
+from trackmania_rl.channels.rollouts import WAKE_EVERY_S, RolloutBounds
 from trackmania_rl.channels.run_state import NO_WEIGHTS, WeightsKind
 from trackmania_rl.errors import PassingError, UserError
 from trackmania_rl.paths import program_version
@@ -41,6 +45,13 @@ log = logging.getLogger(__name__)
 FIRST_NUMBER: Final = 1000
 """Number of the first worker among the run's collectors."""
 MOST_WORKERS: Final = 64
+"""Workers that are connected at the same time."""
+MOST_REMEMBERED: Final = 1000
+"""Workers whose numbers of races are kept."""
+MOST_CALLS: Final = 3 * MOST_WORKERS
+MOST_QUEUED: Final = 16
+"""Races of a worker that wait for the learner; further ones wait in their call."""
+MOST_RACES_OF_PACKET: Final = 1024
 MOST_CONNECTIONS: Final = 4 * MOST_WORKERS
 """Further ones are closed before authentication. The handshake of a connection has a time limit."""
 MOST_FILES: Final = 1 << 14
@@ -56,6 +67,7 @@ OPTIONS: Final = (
     ("grpc.so_reuseport", 0),
 )
 Code = grpc.StatusCode
+ID_PATTERN: Final = re.compile(rf"[A-Za-z0-9-]{{1,{over_grpc.ID_LETTERS}}}")
 
 
 def raise_file_limit() -> None:
@@ -72,21 +84,52 @@ def raise_file_limit() -> None:
 
 @dataclass
 class _Worker:
-    """A worker of this run, by the id that it made for itself."""
+    """A collector on another machine, by the id that it made for itself."""
 
     number: int  # among the collectors
-    received: int = 0  # newest race that was put into the sink
-    counted: int = 0  # newest race that hooks have counted
-    saved: int = 0  # newest race that a checkpoint has counted
-    n_put: int = 0  # races that were put into the sink in this session
-    n_calls: int = 0  # in this session; only the newest one is answered
+    received: int = 0  # newest race that was put into the learner's queue
+    taken: int = 0  # newest race that the learner has learned from, or refused
+    n_queued: int = 0
+    call: int = 0  # newest one of this session, which alone is answered
     is_connected: bool = False
-    sink: RolloutSink | None = None
-    lock: threading.Lock = field(default_factory=threading.Lock)  # of the sink
+    changed: threading.Condition = field(default_factory=threading.Condition)
+
+
+@dataclass(frozen=True)
+class _Weights:
+    """Newest weights of a kind."""
+
+    version: int = NO_WEIGHTS
+    data: bytes = b""
+    digest: bytes = b""
+    next_at_s: float = 0.0
+
+
+class _Admission(grpc.ServerInterceptor):  # type: ignore[misc]
+    """Refuses calls without the token or of another version, before a message of theirs is read."""
+
+    def __init__(self, token: str | None) -> None:
+        self._token = token
+
+    @override
+    def intercept_service(self, continuation: Any, handler_call_details: Any) -> Any:
+        sent = dict(handler_call_details.invocation_metadata)
+        version = sent.get(over_grpc.VERSION)
+        if self._token and not hmac.compare_digest(str(sent.get(over_grpc.TOKEN, "")).encode(), self._token.encode()):
+            return _refusing(Code.UNAUTHENTICATED, "the token differs from the learner's")
+        if version != program_version():
+            text = f"the learner has version {program_version()} of this project, the worker {version!r:.40}"
+            return _refusing(Code.FAILED_PRECONDITION, f"{text}: install the same one")
+        return continuation(handler_call_details)
+
+
+def _refusing(code: grpc.StatusCode, text: str) -> Any:
+    """Return the handler of a call that is refused; one of a stream reads no message by itself."""
+    return grpc.stream_stream_rpc_method_handler(lambda _, context: context.abort(code, text))
 
 
 class ServeWorkers(Hook):
-    """Server of a run's workers. Checkpoints hold the count of each worker's races.
+    """Server of a run's workers. Checkpoints hold the number of each worker's newest race.
 
     Args:
         access: address and admission.
@@ -102,10 +145,9 @@ class ServeWorkers(Hook):
         self.access, self._networks = access, networks
         self._workers: dict[str, _Worker] = {}
         self._lock = threading.Lock()
-        self._receivers: set[threading.Thread] = set()  # of the calls under way
-        self._weights: dict[WeightsKind, tuple[int, bytes, float]] = {}  # version, message, time of the next one
-        self._in_checkpoint: dict[str, int] = {}  # counts that the newest one holds, once it is written
-        self._checkpoint_time_s: float | None = None
+        self._weights = dict.fromkeys(networks, _Weights())
+        self._n_calls = 0
+        self._run_id = uuid.uuid4().hex
         self._ends = False
 
     @override
@@ -118,13 +160,17 @@ class ServeWorkers(Hook):
         raise_file_limit()
         self._bounds = RolloutBounds.of_game(self.run.settings.game, self.run.spaces)
         self._server = grpc.server(
-            ThreadPoolExecutor(MOST_WORKERS, thread_name_prefix="workers"),
+            ThreadPoolExecutor(MOST_CALLS, thread_name_prefix="workers"),
             options=(*OPTIONS, ("grpc.max_receive_message_length", over_grpc.PACKET_BYTES + self._bounds.slot_bytes)),
-            maximum_concurrent_rpcs=MOST_WORKERS,
+            maximum_concurrent_rpcs=MOST_CALLS,
+            interceptors=[_Admission(self.access.token)],
         )
-        play = grpc.stream_stream_rpc_method_handler(self._play)
-        handler = grpc.method_handlers_generic_handler(over_grpc.SERVICE, {over_grpc.METHOD: play})
-        self._server.add_generic_rpc_handlers((handler,))
+        calls = {
+            "Describe": grpc.unary_unary_rpc_method_handler(self._describe),
+            "Follow": grpc.unary_stream_rpc_method_handler(self._follow),
+            "Put": grpc.unary_unary_rpc_method_handler(self._put),
+        }
+        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(over_grpc.SERVICE, calls),))
         access, self.port = self.access, 0
         address = f"{access.host}:{access.port}"
         with contextlib.suppress(RuntimeError):
@@ -144,17 +190,6 @@ class ServeWorkers(Hook):
     def end(self) -> None:
         self._ends = True
         self._server.stop(grace=1.0).wait()
-        for receiver in self._receivers:
-            receiver.join(over_grpc.CONNECTION_ENDS_WITHIN_S)
-
-    @override
-    def on_race(self, race: Race) -> None:
-        """Count a worker's race."""
-        if race.facts.sequence > 0:
-            worker = self._workers[self.worker_of(race.facts.collector)]
-            worker.counted = max(worker.counted, race.facts.sequence)
-
-    on_fragment = on_race
 
     def worker_of(self, collector: int) -> str:
         """Return the id of the worker with a number among the collectors."""
@@ -162,135 +197,181 @@ class ServeWorkers(Hook):
 
     @override
     def tick(self) -> None:
-        """Count the workers. Acknowledge what a new checkpoint holds."""
+        """Count the workers."""
         self.run.n_workers = sum(worker.is_connected for worker in tuple(self._workers.values()))
-        if self.run.statistics.checkpoint_time_s != self._checkpoint_time_s:
-            self._checkpoint_time_s = self.run.statistics.checkpoint_time_s
-            for name, saved in self._in_checkpoint.items():
-                self._workers[name].saved = saved
 
     @override
     def state_dict(self) -> dict[str, Any]:
-        workers = tuple(self._workers.items())
-        self._in_checkpoint = {name: worker.counted for name, worker in workers}
-        return {name: [worker.number, self._in_checkpoint[name]] for name, worker in workers}
+        workers = {name: [worker.number, worker.taken] for name, worker in tuple(self._workers.items())}
+        return {"run_id": self._run_id, "workers": workers}
 
     @override
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self._workers = {name: _Worker(number, *[counted] * 3) for name, (number, counted) in state_dict.items()}
+        self._run_id = state_dict["run_id"]
+        workers = state_dict["workers"].items()
+        self._workers = {name: _Worker(number, taken, taken) for name, (number, taken) in workers}
 
-    def _play(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
-        """Answer one call. No message of a call without the token is read."""
-        sent, token = dict(context.invocation_metadata()), self.access.token
-        if token and not hmac.compare_digest(str(sent.get(over_grpc.TOKEN, "")).encode(), token.encode()):
-            context.abort(Code.UNAUTHENTICATED, "the token differs from the learner's")
-        if (version := sent.get(over_grpc.VERSION)) != program_version():
-            text = f"the learner has version {program_version()} of this project, the worker {version!r:.40}"
-            context.abort(Code.FAILED_PRECONDITION, f"{text}: install the same one")
-        run, name = self.run, str(sent.get(over_grpc.WORKER, ""))[: over_grpc.WORKER_ID_LETTERS]
-        run.channels.run_state.pull()
-        settings = run.channels.run_state.settings
-        facts = over_grpc.fingerprint(settings, run.spaces, self._networks["exploration"], run.maps_folder)
-        worker, call = self._admit(name, context) if name else (_Worker(FIRST_NUMBER), 0)
-        description = Description(
+    def _describe(self, data: bytes, context: grpc.ServicerContext) -> bytes:
+        """Describe the run to a machine that has not been admitted yet."""
+        self._parse(pb.Hello, data, context)
+        settings = self._settings()
+        return self._description(_Worker(FIRST_NUMBER), 0, settings).SerializeToString()
+
+    def _parse(self, kind: type[AMessage], data: bytes, context: grpc.ServicerContext) -> AMessage:
+        try:
+            return over_grpc.parse(kind, data)
+        except MessageError as error:
+            context.abort(Code.INVALID_ARGUMENT, str(error))
+            raise
+
+    def _settings(self) -> Settings:
+        run_state = self.run.channels.run_state
+        run_state.pull()
+        return run_state.settings
+
+    def _description(self, worker: _Worker, call: int, settings: Settings) -> pb.Description:
+        progress = self.run.progress.get(worker.number, CollectorProgress()).state_dict()
+        network = self._networks["exploration"]
+        return pb.Description(
             run=settings.run.run_name,
             settings=self._settings_of(worker, settings),
-            facts=facts,
-            name=f"session-{run.session}/call-{call}",
+            facts=over_grpc.fingerprint(settings, self.run.spaces, network, self.run.maps_folder),
+            name=f"session-{self.run.session}/call-{call}",
+            call=call,
             received=worker.received,
-            progress=run.progress.get(worker.number, CollectorProgress()).state_dict() | {"streams": {}},
+            progress=json.dumps(progress | {"streams": {}}),
+            run_id=self._run_id,
         )
-        if not name:
-            yield encode(description)
-            return
-        log.info("worker %d has joined (%s)", worker.number, context.peer())
-        arguments, thread_name = (worker, call, requests, context), f"worker {worker.number}"
-        try:
-            yield encode(description)
-            receiver = threading.Thread(target=self._receive, args=arguments, name=thread_name, daemon=True)
-            receiver.start()
-            with self._lock:
-                self._receivers = {thread for thread in self._receivers if thread.is_alive()} | {receiver}
-            yield from self._news(worker, call, settings, context)
-        finally:
-            worker.is_connected &= worker.n_calls != call
-            log.info("worker %d has left", worker.number)
 
-    def _settings_of(self, worker: _Worker, settings: Settings) -> dict[str, Any]:
+    def _settings_of(self, worker: _Worker, settings: Settings) -> str:
         seed = SeedTree(settings.run.seed).integer(f"worker-{worker.number}")
-        return over_grpc.settings_for_workers(settings, seed)
+        return json.dumps(over_grpc.settings_for_workers(settings, seed))
 
     def _admit(self, name: str, context: grpc.ServicerContext) -> tuple[_Worker, int]:
         """Return a worker and the number of its call."""
+        if not ID_PATTERN.fullmatch(name):
+            context.abort(Code.INVALID_ARGUMENT, "the worker has no id")
         with self._lock:
-            if name not in self._workers and len(self._workers) >= MOST_WORKERS:
-                context.abort(Code.FAILED_PRECONDITION, f"the run has had {MOST_WORKERS} workers, the most")
-            worker = self._workers.setdefault(name, _Worker(FIRST_NUMBER + len(self._workers)))
-            try:
-                worker.sink = worker.sink or self.run.channels.rollouts.open_collector(worker.number)
-            except ChannelError as error:
-                context.abort(Code.RESOURCE_EXHAUSTED, str(error))
-            worker.n_calls, worker.is_connected = worker.n_calls + 1, True
-            return worker, worker.n_calls
+            n_others = sum(worker.is_connected for one, worker in self._workers.items() if one != name)
+            if n_others >= MOST_WORKERS:
+                context.abort(Code.FAILED_PRECONDITION, f"the run has {MOST_WORKERS} workers, the most")
+            away = [one for one, worker in self._workers.items() if not worker.is_connected and one != name]
+            if name not in self._workers and len(self._workers) >= MOST_REMEMBERED:
+                del self._workers[away[0]]
+            number = 1 + max((worker.number for worker in self._workers.values()), default=FIRST_NUMBER - 1)
+            worker = self._workers.setdefault(name, _Worker(number))
+            self._n_calls += 1
+            call = self._n_calls
+            with worker.changed:
+                worker.call = call
+                worker.is_connected = True
+                worker.changed.notify_all()
+        return worker, call
 
-    def _receive(self, worker: _Worker, call: int, requests: Iterator[bytes], context: grpc.ServicerContext) -> None:
-        """Put the races of a call into the worker's sink, except repeated ones."""
-        assert worker.sink is not None
+    def _follow(self, data: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
+        """Admit a worker, and yield news until the call ends."""
+        hello = self._parse(pb.Hello, data, context)
+        worker, call = self._admit(hello.collector, context)
+        log.info("worker %d has joined (%s)", worker.number, context.peer())
         try:
-            for data in chain.from_iterable(map(over_grpc.split_messages, requests)):
-                race = over_grpc.decode_race(data, self._bounds, self.run.spaces)
-                with worker.lock:
-                    while worker.sink.acquire_frames(0, WAKE_EVERY_S) is None:
-                        if not context.is_active() or self._ends:
-                            return
-                    if worker.n_calls != call:
-                        return
-                    if race.facts.sequence > worker.received:
-                        worker.n_put += 1
-                        worker.received = race.facts.sequence  # before the learner has it
-                        worker.sink.put(0, race)
-        except (MessageError, ChannelError) as error:
-            log.warning("worker %d is refused: %s", worker.number, error)
-            context.set_details(str(error))
-            context.set_code(Code.INVALID_ARGUMENT)  # ends the news
-        except grpc.RpcError as error:  # the call has ended
-            log.debug("worker %d: %s", worker.number, error)
+            for news in self._news(worker, call, dict(hello.digests), context):
+                yield news.SerializeToString()
+        finally:
+            with worker.changed:
+                worker.is_connected &= worker.call != call
+            log.info("worker %d has left", worker.number)
 
-    def _news(self, worker: _Worker, call: int, settings: Settings, context: grpc.ServicerContext) -> Iterator[bytes]:
-        """Yield weights, settings and counts as they change, until the call ends."""
-        run_state, versions, sent = self.run.channels.run_state, dict[WeightsKind, int](), News()
-        while context.is_active() and context.code() is None and not self._ends:
-            if worker.n_calls != call:
+    def _news(
+        self, worker: _Worker, call: int, digests: dict[str, bytes], context: grpc.ServicerContext
+    ) -> Iterator[pb.News]:
+        """Yield weights, settings and counts as they change; weights in pieces, between which the others come."""
+        settings = self._settings()
+        yield pb.News(description=self._description(worker, call, settings))
+        pieces: Iterator[pb.Weights] = iter(())
+        sent: pb.News | None = None
+        while context.is_active() and not self._ends:
+            if worker.call != call:
                 context.abort(Code.ABORTED, "another call of this worker has replaced this one")
-            for kind in self._networks:
-                version, message = self._newest_weights(kind)
-                if version != versions.get(kind, NO_WEIGHTS):
-                    versions[kind] = version
-                    yield message
-            run_state.pull()
-            if run_state.settings is not settings:
-                settings = run_state.settings
-                yield encode(News(settings=self._settings_of(worker, settings)))
-            n_waiting = worker.n_put - self.run.channels.rollouts.n_received(worker.number)
-            news = News(
-                frames_total=run_state.frames_total,
-                taken=max(0, worker.received - n_waiting),
-                acknowledged=worker.saved,
-            )
-            if news != sent:
-                sent = news
-                yield encode(news)
+            news = pb.News(frames_total=self.run.channels.run_state.frames_total, taken=worker.taken)
+            is_changed = news != sent
+            sent = pb.News(frames_total=news.frames_total, taken=news.taken)
+            if (newest := self._settings()) is not settings:
+                settings, is_changed = newest, True
+                news.settings = self._settings_of(worker, settings)
+            if (piece := next(pieces, None)) is None:
+                pieces = self._pieces(digests)
+                piece = next(pieces, None)
+            if piece is not None:
+                news.weights.CopyFrom(piece)
+                yield news
+                continue
+            if is_changed:
+                yield news
             time.sleep(NEWS_EVERY_S)
 
-    def _newest_weights(self, kind: WeightsKind) -> tuple[int, bytes]:
-        """Return version and message of the newest weights, at limited intervals."""
+    def _pieces(self, digests: dict[str, bytes]) -> Iterator[pb.Weights]:
+        """Yield the pieces of each kind of weights that differ from those of the digests, and update these."""
+        for kind in self._networks:
+            newest = self._newest_weights(kind)
+            if newest.data and newest.digest != digests.get(kind):
+                digests[kind] = newest.digest
+                for offset in range(0, len(newest.data), over_grpc.PIECE_BYTES):
+                    piece = newest.data[offset : offset + over_grpc.PIECE_BYTES]
+                    yield pb.Weights(kind=kind, digest=newest.digest, size=len(newest.data), offset=offset, piece=piece)
+
+    def _newest_weights(self, kind: WeightsKind) -> _Weights:
+        """Return the newest weights, at limited intervals."""
         with self._lock:
-            version, message, due_s = self._weights.get(kind, (NO_WEIGHTS, b"", 0.0))
-            if (now_s := time.monotonic()) >= due_s:
+            weights, now_s = self._weights[kind], time.monotonic()
+            if now_s >= weights.next_at_s:
                 network = self._networks[kind]
-                newest = self.run.channels.run_state.pull_weights(kind, network, version)
-                if newest != version:
-                    version, message = newest, encode(News(versions={kind: newest}), {kind: packed(network).numpy()})
-                    due_s = now_s + max(WEIGHTS_EVERY_S, len(message) / self.access.weights_bytes_per_s)
-                self._weights[kind] = version, message, due_s
-            return version, message
+                version = self.run.channels.run_state.pull_weights(kind, network, weights.version)
+                if version != weights.version:
+                    data = packed(network).numpy().tobytes()
+                    interval_s = max(WEIGHTS_EVERY_S, len(data) / self.access.weights_bytes_per_s)
+                    weights = _Weights(version, data, over_grpc.digest_of(data), now_s + interval_s)
+                    self._weights[kind] = weights
+            return weights
+
+    def _put(self, data: bytes, context: grpc.ServicerContext) -> bytes:
+        """Put the races of a worker's newest call into the learner's queue, except repeated ones."""
+        races = self._parse(pb.Races, data, context)
+        worker = self._workers.get(races.collector)
+        if worker is None or len(races.races) > MOST_RACES_OF_PACKET:
+            context.abort(Code.INVALID_ARGUMENT, "the worker has not joined, or sends too many races")
+            raise AssertionError
+        try:
+            for message in races.races:
+                race = over_grpc.decode_race(message, self._bounds, self.run.spaces)
+                if not self._queue(worker, races.call, race, context):
+                    break
+        except MessageError as error:
+            log.warning("worker %d is refused: %s", worker.number, error)
+            context.abort(Code.INVALID_ARGUMENT, str(error))
+        return pb.Taken(taken=worker.taken).SerializeToString()
+
+    def _queue(self, worker: _Worker, call: int, race: Race, context: grpc.ServicerContext) -> bool:
+        """Wait for room in the learner's queue, and put a race; return False if the call is replaced or ends."""
+        sequence = race.facts.sequence
+        with worker.changed:
+            while worker.n_queued >= MOST_QUEUED and worker.call == call:
+                worker.changed.wait(WAKE_EVERY_S)
+                if not context.is_active() or self._ends:
+                    return False
+            if worker.call != call:
+                context.abort(Code.ABORTED, "another call of this worker has replaced this one")
+            if sequence > worker.received:
+                worker.received = sequence
+                worker.n_queued += 1
+                race.facts = race.facts.with_changes(collector=worker.number)
+                race.give_back = functools.partial(_take, worker, sequence)
+                self.run.channels.rollouts.add(race)
+        return True
+
+
+def _take(worker: _Worker, sequence: int) -> None:
+    """Count a race that the learner has released."""
+    with worker.changed:
+        worker.n_queued -= 1
+        worker.taken = max(worker.taken, sequence)
+        worker.changed.notify_all()

@@ -8,7 +8,6 @@ import math
 import os
 import secrets
 import socket
-import tempfile
 import threading
 import time
 from collections import deque
@@ -23,14 +22,13 @@ from typing_extensions import override
 
 from trackmania_rl.channels.heartbeat import Heartbeat
 from trackmania_rl.channels.over_grpc import WorkerAccess, read_pem
-from trackmania_rl.channels.run_state import RunState
 from trackmania_rl.errors import PassingError, UserError, one_line
 from trackmania_rl.multiprocess.cluster.connecting import RESOURCE, environment, n_places, uses_tls
 from trackmania_rl.multiprocess.collector_process import send_logs_to
-from trackmania_rl.multiprocess.collectors import COLLECTOR_POLICY, CollectorSetup
+from trackmania_rl.multiprocess.collectors import COLLECTOR_POLICY, CollectorChannels, CollectorSetup
 from trackmania_rl.multiprocess.serving import ServeWorkers
 from trackmania_rl.multiprocess.supervisor import HangWatch, Job, Limits, Supervisor
-from trackmania_rl.multiprocess.worker import LearnerAddress, Spool, Worker, WorkerConfig
+from trackmania_rl.multiprocess.worker import LearnerAddress, Worker, WorkerConfig
 from trackmania_rl.paths import SHIPPED_FOLDER
 from trackmania_rl.race.race import RaceFacts
 from trackmania_rl.settings import Settings
@@ -41,7 +39,6 @@ ASK_WORKER_EVERY_S: Final = 0.5
 """The supervisor checks its jobs hundreds of times a second."""
 ASK_HEAD_EVERY_S: Final = 2.0
 HEAD_LOST_AFTER_S: Final = 15.0
-SPOOL_BYTES: Final = 1 << 28
 WEIGHTS_BYTES_PER_S: Final = 5 << 20
 WORKER_ENDS_WITHIN_S: Final = 5.0
 """A worker that runs so long after the end of the run is killed; it gives its collector some of this time."""
@@ -56,15 +53,13 @@ class WorkerHost:
         send_logs_to(self)
 
     def play(self, learner: LearnerAddress, name: str, config: WorkerConfig) -> None:
-        """Play until `end`. The config's folders are those of the learner's one, see `_on_this_machine`.
+        """Play until `end`. The config's folder of maps is that of the learner's machine, see `_on_this_machine`.
 
         Raises:
             UserError: see `Worker.play`.
         """
-        with tempfile.TemporaryDirectory(prefix="trackmania_rl_worker_") as folder:
-            config = _on_this_machine(config, Path(folder))
-            self._worker = Worker(_with_certificate(learner), config, Spool(config.folder, SPOOL_BYTES, name))
-            self._worker.play()
+        self._worker = Worker(_with_certificate(learner), _on_this_machine(config), name)
+        self._worker.play()
 
     def end(self) -> None:
         """Let `play` return soon."""
@@ -80,12 +75,12 @@ class WorkerHost:
         return [self._logs.popleft() for _ in range(len(self._logs))]
 
 
-def _on_this_machine(config: WorkerConfig, folder: Path) -> WorkerConfig:
-    """Replace the learner's folders by those of this machine."""
-    maps_folder = next((one for one in (config.folder, SHIPPED_FOLDER / "maps") if one.is_dir()), None)
+def _on_this_machine(config: WorkerConfig) -> WorkerConfig:
+    """Let the config name a folder of maps on this machine."""
+    maps_folder = next((one for one in (config.project_folder, SHIPPED_FOLDER / "maps") if one.is_dir()), None)
     if maps_folder is None:
-        raise UserError(f"{socket.gethostname()} has no folder {config.folder}: copy the maps there")
-    return replace(config, folder=folder, overrides=[*config.overrides, f"maps_folder={str(maps_folder)!r}"])
+        raise UserError(f"{socket.gethostname()} has no folder {config.project_folder}: copy the maps there")
+    return replace(config, overrides=[*config.overrides, f"maps_folder={str(maps_folder)!r}"])
 
 
 def _of_ray(variable: str) -> bytes:
@@ -114,11 +109,11 @@ def access_on_cluster() -> WorkerAccess:
 class WorkerJob(Job):
     """A worker of the cluster as a `Job`. `n_delivered` counts the rollouts that came since its start."""
 
-    def __init__(self, index: int, learner: LearnerAddress, config: WorkerConfig, run_state: RunState) -> None:
+    def __init__(self, index: int, learner: LearnerAddress, config: WorkerConfig, channels: CollectorChannels) -> None:
         self.name = f"collector {index}"
         self.worker = f"collector-{index}"
         self.n_delivered = 0
-        self._learner, self._config, self._run_state = learner, config, run_state
+        self._learner, self._config, self._channels = learner, config, channels
         self._actor: Any = None
         self._answered_s = self._looked_s = 0.0
         self._watch = HangWatch()
@@ -163,8 +158,7 @@ class WorkerJob(Job):
                 return "was lost with its process or machine"
             else:
                 return "ended"
-        self._run_state.pull()
-        silence_s = self._run_state.settings.run.collector_silence_s
+        silence_s = self._channels.settings.run.collector_silence_s
         limits = Limits(silence_s, math.inf, math.inf, math.inf)
         how = self._watch.look(Heartbeat(at_s=self._answered_s, n_waiting=1), 0.0, passed_s, limits)
         return how and f"{how} and is killed with its games"
@@ -210,8 +204,7 @@ class ClusterWorkers(Supervisor[WorkerJob]):
         access, host = serving.access, f"{serving.access.host}:{serving.port}"
         learner = LearnerAddress(f"{'https' if access.certificate else 'http'}://{host}", access.token or "")
         config = WorkerConfig(
-            folder=setup.maps_folder.absolute(),
-            project_folder=SHIPPED_FOLDER,
+            project_folder=setup.maps_folder.absolute(),
             user=settings.user,
             code=None,  # who may start a worker in the cluster may run any program there
             games=setup.games,
@@ -222,9 +215,9 @@ class ClusterWorkers(Supervisor[WorkerJob]):
             own = replace(
                 config,
                 overrides=[f"base_tmi_port={port + index * games_per_collector}"],
-                demonstrations=setup.demonstrations[index :: setup.n_collectors],
+                demonstrations=setup.demonstrations[index :: setup.n_collectors] if setup.channels.is_new else (),
             )
-            jobs.append(WorkerJob(index, learner, own, setup.channels.run_state))
+            jobs.append(WorkerJob(index, learner, own, setup.channels))
         super().__init__(jobs, COLLECTOR_POLICY)
         self._serving = serving
         self._job_of_worker = {job.worker: job for job in jobs}

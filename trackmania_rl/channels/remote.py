@@ -1,0 +1,559 @@
+"""Collector's ends of the channels to a learner on another machine, over gRPC; `workers.proto` has the calls.
+
+While the learner is away, finished races wait in memory, and the library connects again with backoff. Races that the
+learner has not acknowledged are sent again; it drops those that it has by their numbers.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, cast
+from urllib.parse import urlsplit
+
+import grpc
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+from typing_extensions import override
+
+from trackmania_rl.agents.weights import unpack, weights_of
+from trackmania_rl.channels import over_grpc
+from trackmania_rl.channels import workers_pb2 as pb
+from trackmania_rl.channels.heartbeat import Heartbeat
+from trackmania_rl.channels.over_grpc import digest_of, parse, printable
+from trackmania_rl.channels.rollouts import (
+    ROLLOUT_SLOTS_PER_COLLECTOR,
+    SPAWN,
+    WAKE_EVERY_S,
+    RolloutBounds,
+    RolloutSink,
+    make_stop_flag,
+)
+from trackmania_rl.channels.run_state import NO_WEIGHTS, WEIGHTS_KINDS, LearnerFaultError, RunState, WeightsKind
+from trackmania_rl.cli import is_loopback
+from trackmania_rl.errors import UserError
+from trackmania_rl.files import parse_json
+from trackmania_rl.parts import load_part
+from trackmania_rl.paths import program_version
+from trackmania_rl.race.progress import CollectorProgress
+from trackmania_rl.race.race import Race
+from trackmania_rl.settings import Settings
+from trackmania_rl.settings.groups import NEEDS_RESTART, groups
+from trackmania_rl.settings.loading import changed_settings
+
+log = logging.getLogger(__name__)
+
+RETRY_S: Final = 1.0
+"""Interval of calls; the library delays its connections longer."""
+ANSWERS_WITHIN_S: Final = 20.0
+MOST_RACES: Final = 16
+MOST_BYTES: Final = 1 << 28
+"""Bounds of races that the learner has not acknowledged; beyond one of them the collector waits."""
+MOST_UNDER_WAY: Final = ROLLOUT_SLOTS_PER_COLLECTOR
+MOST_ACTIONS_UNDER_WAY: Final = 1_000
+"""With so many races and actions under way or in the learner's queue the collector waits, as a local one does."""
+OF_COLLECTOR: Final = ("game", "observation", "agent", "sync")
+"""Groups of settings that a running collector depends on."""
+Code = grpc.StatusCode
+REFUSALS: Final = (Code.UNAUTHENTICATED, Code.FAILED_PRECONDITION, Code.INVALID_ARGUMENT)
+"""Codes that a further attempt does not change."""
+OPTIONS: Final = (
+    *over_grpc.OPTIONS,
+    ("grpc.max_receive_message_length", over_grpc.MOST_NEWS_BYTES),
+    ("grpc.enable_retries", 0),
+    ("grpc.initial_reconnect_backoff_ms", 1_000),
+    ("grpc.max_reconnect_backoff_ms", 30_000),
+)
+
+
+@dataclass(frozen=True)
+class LearnerAddress:
+    """Address of a learner, `https://HOST:PORT`, or `http://` without TLS.
+
+    Attributes:
+        token: that the learner asks for; empty for none.
+        certificate: PEM certificate to trust; None for the system's authorities.
+    """
+
+    address: str
+    token: str = field(default="", repr=False)
+    certificate: bytes | None = field(default=None, repr=False)
+
+    @classmethod
+    def of_command(cls, address: str, token: str, certificate: Path | None, is_insecure: bool) -> LearnerAddress:
+        """Return the address by the options of a command line.
+
+        Raises:
+            UserError: if the address is none, or is beyond loopback without TLS, or the file cannot be read.
+        """
+        parts = urlsplit(address)
+        if parts.scheme not in ("http", "https") or not parts.port or parts.path.strip("/"):
+            raise UserError(f"--connect {address}: write https://HOST:PORT")
+        if parts.scheme == "http" and not is_insecure and not is_loopback(parts.hostname or ""):
+            raise UserError(f"--connect {address} sends the token without TLS: write https://, or ask for --insecure")
+        return cls(address, token, over_grpc.read_pem(certificate) if certificate else None)
+
+    def open(self) -> grpc.Channel:
+        """Open a channel, which connects at its first call."""
+        parts = urlsplit(self.address)
+        if parts.scheme == "http":
+            return grpc.insecure_channel(parts.netloc, OPTIONS)
+        return grpc.secure_channel(parts.netloc, grpc.ssl_channel_credentials(self.certificate), OPTIONS)
+
+    def metadata(self) -> tuple[tuple[str, str], ...]:
+        """Return the metadata of each call."""
+        return (over_grpc.TOKEN, self.token), (over_grpc.VERSION, program_version())
+
+    def describe(self) -> pb.Description:
+        """Return the learner's description of its run.
+
+        Raises:
+            grpc.RpcError: if there is no answer.
+            MessageError: if the answer is damaged.
+        """
+        with self.open() as channel:
+            call = channel.unary_unary(f"/{over_grpc.SERVICE}/Describe")
+            hello = pb.Hello().SerializeToString()
+            return parse(pb.Description, call(hello, metadata=self.metadata(), timeout=ANSWERS_WITHIN_S))
+
+    def refusal(self, error: grpc.RpcError) -> LearnerFaultError | None:
+        """Return the error of a call that a further attempt does not mend; None for others."""
+        details = details_of(error)
+        if error.code() in REFUSALS:
+            return LearnerFaultError(f"{self.address} refuses this worker: {details}")
+        if error.code() is Code.RESOURCE_EXHAUSTED and "message" in details.lower():
+            return LearnerFaultError(f"{self.address} sends a message that is too large: {details}")
+        if any(word in details.lower() for word in ("ssl", "tls", "certificate")):
+            return LearnerFaultError(
+                f"{self.address}: no TLS connection ({details}): is --certificate the learner's one, made for this "
+                "host name, and does the learner serve https?"
+            )
+        return None
+
+
+def details_of(error: grpc.RpcError) -> str:
+    """Return the text of a call's error in one line."""
+    return printable(error.details())
+
+
+def progress_of(text: str) -> CollectorProgress:
+    """Return the progress of a collector, without the states of random streams.
+
+    Raises:
+        LearnerFaultError: if the learner's text is none.
+    """
+    try:
+        return CollectorProgress.of_state(parse_json(text) | {"streams": {}})
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise LearnerFaultError("the learner's progress of this collector is damaged") from None
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Facts of a worker's machine about its learner's run, picklable.
+
+    Attributes:
+        read_settings: turns the learner's settings, as JSON values, into those of this machine.
+        facts: see `over_grpc.fingerprint`, besides those of maps.
+        weights_bytes: size of a network's weights.
+    """
+
+    read_settings: Callable[[Mapping[str, Any]], Settings]
+    facts: Mapping[str, str]
+    maps_folder: Path
+    weights_bytes: int
+
+    def settings_of(self, text: str) -> Settings:
+        """Read a learner's settings.
+
+        Raises:
+            UserError: if they cannot be used here.
+        """
+        try:
+            return self.read_settings(parse_json(text))
+        except ValueError as error:
+            raise LearnerFaultError(f"the learner's settings are damaged: {printable(error)}") from None
+
+    def require_playable(self, description: pb.Description, current: Settings) -> Settings:
+        """Return the settings of a description.
+
+        Raises:
+            UserError: if it is another run than that of the current settings, or the machines differ.
+        """
+        settings = self.settings_of(description.settings)
+        shaping = {name for group in OF_COLLECTOR for name in groups()[group].model_fields} & NEEDS_RESTART
+        if changed := sorted(changed_settings(current, settings).keys() & (shaping | {"run_name"})):
+            raise LearnerFaultError(
+                f"the learner's run has other settings than before ({', '.join(changed)}): start this worker again"
+            )
+        own = {**self.facts, **over_grpc.map_facts(settings, self.maps_folder)}
+        over_grpc.require_same(dict(description.facts), own)
+        return settings
+
+
+class RemoteRunState(RunState):
+    """Connection of one collector to its learner, with the newest state of the run.
+
+    It is picklable. The first `pull` connects, and waits for the first weights. Errors of the connection's threads are
+    raised by the next call.
+
+    Args:
+        learner: to connect to.
+        collector: its id, at most 32 letters.
+        machine: of this collector.
+        settings: the first ones.
+        heartbeat: of the collector's process, also written while it waits. `saved` counts its races.
+        stop: see `make_stop_flag`.
+    """
+
+    def __init__(
+        self,
+        learner: LearnerAddress,
+        collector: str,
+        machine: Machine,
+        settings: Settings,
+        heartbeat: Heartbeat,
+        stop: Any,
+    ) -> None:
+        self._arguments = learner, collector, machine, settings, heartbeat, stop
+        self._learner, self._collector, self._machine = learner, collector, machine
+        self.heartbeat = heartbeat
+        self.stop = stop
+        self._settings = self._newest_settings = settings
+        self._compress = load_part(settings.sync.sample_compressor, "sample_compressor")
+        self._frames_total = 0
+        self._progress: CollectorProgress | None = None
+        self._weights: dict[str, tuple[int, bytes]] = {}  # version and bytes, by kind
+        self._digests: dict[str, bytes] = {}
+        self._arriving = bytearray()
+        self._changed = threading.Condition()
+        self._run_id = ""
+        self._call: int | None = None  # None without a connection
+        self._newest = self._sent = self._taken = 0  # numbers of races
+        self._races: dict[int, tuple[int, bytes]] = {}  # not acknowledged: actions and message
+        self._channel: grpc.Channel | None = None
+        self._error: Exception | None = None
+
+    def __reduce__(self) -> tuple[type[RemoteRunState], tuple[Any, ...]]:
+        return RemoteRunState, self._arguments
+
+    @property
+    @override
+    def settings(self) -> Settings:
+        return self._settings
+
+    @property
+    @override
+    def frames_total(self) -> int:
+        return self._frames_total
+
+    @property
+    @override
+    def stop_requested(self) -> bool:
+        self.check()
+        return bool(self.stop.value)
+
+    @property
+    @override
+    def progress(self) -> CollectorProgress | None:
+        return self._progress
+
+    def check(self) -> None:
+        """Raise the error of a thread."""
+        if self._error is not None:
+            raise self._error
+
+    @override
+    def pull(self) -> bool:
+        if self._channel is None:
+            self._begin()
+        self.check()
+        is_new = self._newest_settings is not self._settings
+        self._settings = self._newest_settings
+        return is_new
+
+    @override
+    def pull_weights(self, kind: WeightsKind, network: nn.Module, known_version: int) -> int:
+        self.check()
+        version, weights = self._weights.get(kind, (NO_WEIGHTS, b""))
+        if version == known_version:
+            return known_version
+        try:
+            unpack(torch.frombuffer(bytearray(weights), dtype=torch.uint8), network)
+        except ValueError as error:
+            raise LearnerFaultError(f"the learner's weights do not fit: {error}") from None
+        if not all(bool(torch.isfinite(tensor).all()) for tensor in weights_of(network)):
+            raise LearnerFaultError("the learner's weights hold numbers that are not finite")
+        return version
+
+    def wait_for_room(self, n_held: int, most_races: int, timeout_s: float) -> bool:
+        """Wait until the collector may hold one more race; return whether it may.
+
+        Args:
+            n_held: room that other games hold.
+            most_races: bound of races and room.
+            timeout_s: longest wait.
+        """
+
+        def has_room() -> bool:
+            n_actions = sum(n for n, _ in self._races.values())
+            is_busy = n_actions >= max(MOST_ACTIONS_UNDER_WAY, self._least_actions)
+            is_learner_busy = self._call is not None and len(self._races) >= MOST_UNDER_WAY and is_busy
+            return not (is_learner_busy or self._n_bytes >= MOST_BYTES or len(self._races) + n_held >= most_races)
+
+        self.check()
+        with self._changed:
+            return self._changed.wait_for(has_room, timeout_s)
+
+    def add(self, race: Race) -> None:
+        """Send a race, now or after the next connection.
+
+        Raises:
+            MessageError: if a column of it holds no numbers.
+        """
+        self._newest += 1
+        message = over_grpc.encode_race(race, self._newest, self._compress)
+        with self._changed:
+            self._races[self._newest] = race.n_actions, message
+            self._changed.notify_all()
+        self.heartbeat.saved += 1
+
+    @property
+    def _least_actions(self) -> int:
+        return self._settings.sync.min_samples_per_worker_packet
+
+    @property
+    def _n_bytes(self) -> int:
+        return sum(len(message) for _, message in self._races.values())
+
+    def _begin(self) -> None:
+        """Connect, and wait for the first weights, or the end."""
+        self._channel = self._learner.open()
+        atexit.register(self._channel.close)  # its calls end, and with them the threads
+        for act in (self._follow, self._send):
+            threading.Thread(target=self._guarded, args=(act,), name="connection", daemon=True).start()
+        self.heartbeat.n_waiting += 1
+        with self._changed:
+            while not self.stop_requested and len(self._weights) < len(WEIGHTS_KINDS):
+                self._changed.wait(WAKE_EVERY_S)
+        self.heartbeat.n_waiting -= 1
+
+    def _guarded(self, act: Callable[[], None]) -> None:
+        try:
+            act()
+        except Exception as error:  # raised in the main thread
+            with self._changed:
+                self._error = LearnerFaultError(str(error)) if isinstance(error, UserError) else error
+                self._changed.notify_all()
+
+    def _follow(self) -> None:
+        """Receive news, from one call after the other."""
+        assert self._channel is not None
+        call = self._channel.unary_stream(f"/{over_grpc.SERVICE}/Follow")
+        is_away = False
+        while not self.stop.value:
+            why = "it has ended the call"
+            hello = pb.Hello(collector=self._collector, digests=self._digests).SerializeToString()
+            try:
+                for data in cast(Iterator[bytes], call(hello, metadata=self._learner.metadata())):
+                    is_away = False
+                    self._receive(parse(pb.News, data))
+            except grpc.RpcError as error:
+                why = details_of(error)
+                if (refusal := self._learner.refusal(error)) is not None:
+                    raise refusal from None
+            with self._changed:
+                self._call = None
+            if not is_away and not self.stop.value:
+                log_away(self._learner, why)
+            is_away = True
+            time.sleep(RETRY_S)
+
+    def _receive(self, news: pb.News) -> None:
+        """Take over news.
+
+        Raises:
+            UserError: if they cannot be used here.
+        """
+        if news.HasField("description"):
+            description = news.description
+            settings = self._machine.require_playable(description, self._settings)
+            progress = progress_of(description.progress)
+            with self._changed:
+                if description.run_id != self._run_id:  # a run that begins anew gets no race of the one before
+                    self._races.clear()
+                self._run_id = description.run_id
+                self._newest_settings = settings
+                self._progress = progress
+                self._sent = description.received
+                self._newest = max(self._newest, description.received)
+                self._call = description.call
+                self._arriving = bytearray()
+            log.info("connected to %s, run %s", self._learner.address, settings.run.run_name)
+        if news.settings:
+            self._newest_settings = self._machine.settings_of(news.settings)
+        if news.HasField("weights"):
+            self._receive_weights(news.weights)
+        self._frames_total = max(self._frames_total, min(news.frames_total, 2**62))
+        self._acknowledge(news.taken)
+
+    def _receive_weights(self, weights: pb.Weights) -> None:
+        """Add a piece of weights; the last one completes a new version."""
+        if weights.offset == 0:
+            self._arriving = bytearray()
+        is_sound = weights.kind in WEIGHTS_KINDS and weights.size == self._machine.weights_bytes
+        if not is_sound or weights.offset != len(self._arriving):
+            raise LearnerFaultError("the learner's weights are of another network, or damaged")
+        self._arriving += weights.piece
+        if len(self._arriving) < weights.size:
+            return
+        if digest_of(self._arriving) != weights.digest:
+            raise LearnerFaultError("the learner's weights are damaged")
+        with self._changed:
+            version = self._weights.get(weights.kind, (NO_WEIGHTS, b""))[0] + 1
+            self._weights[weights.kind] = version, bytes(self._arriving)
+            self._digests[weights.kind] = weights.digest
+            self._changed.notify_all()
+
+    def _acknowledge(self, taken: int) -> None:
+        with self._changed:
+            if taken > self._taken:
+                self._taken = taken
+                for number in [number for number in self._races if number <= taken]:
+                    del self._races[number]
+                self._changed.notify_all()
+
+    def _send(self) -> None:
+        """Send the races of each connection, those that belong together in one call."""
+        assert self._channel is not None
+        put = self._channel.unary_unary(f"/{over_grpc.SERVICE}/Put")
+        while not self.stop.value:
+            with self._changed:
+                self._changed.wait_for(lambda: self._next_packet() is not None, WAKE_EVERY_S)
+                call, packet = self._call, self._next_packet()
+            if packet is None:
+                continue
+            races = pb.Races(collector=self._collector, call=call, races=packet.values())
+            try:
+                reply = parse(pb.Taken, put(races.SerializeToString(), metadata=self._learner.metadata()))
+            except grpc.RpcError as error:
+                if (refusal := self._learner.refusal(error)) is not None:
+                    raise refusal from None
+                time.sleep(RETRY_S)
+                continue
+            with self._changed:
+                if self._call == call:
+                    self._sent = max(packet)
+            self._acknowledge(reply.taken)
+
+    def _next_packet(self) -> dict[int, bytes] | None:
+        """Return the next races by their numbers; None without a connection, or if more are to come."""
+        waiting = {number: race for number, race in self._races.items() if number > self._sent}
+        n_actions = sum(n for n, _ in waiting.values())
+        is_full = len(self._races) >= MOST_RACES // 2 or self._n_bytes >= MOST_BYTES
+        if self._call is None or not waiting or (n_actions < self._least_actions and not is_full):
+            return None
+        packet: dict[int, bytes] = {}
+        for number, (_, message) in waiting.items():
+            packet[number] = message
+            if sum(map(len, packet.values())) >= over_grpc.PACKET_BYTES:
+                break
+        return packet
+
+
+def log_away(learner: LearnerAddress, why: str) -> None:
+    """Log that the learner does not answer."""
+    log.warning("the learner at %s is away (%s); races wait in memory until it answers", learner.address, why)
+
+
+class RemoteRolloutSink(RolloutSink):
+    """A collector's end of the way of its races to a learner on another machine.
+
+    Args:
+        run_state: connection to the learner.
+        bounds: size of the largest race.
+        n_games: games of the collector.
+    """
+
+    def __init__(self, run_state: RemoteRunState, bounds: RolloutBounds, n_games: int) -> None:
+        super().__init__(n_games, run_state.heartbeat, run_state.stop)
+        self._run_state, self._bounds = run_state, bounds
+
+    def __reduce__(self) -> tuple[type[RemoteRolloutSink], tuple[Any, ...]]:
+        return RemoteRolloutSink, (self._run_state, self._bounds, self._n_games)
+
+    @override
+    def _take_room(self, timeout_s: float) -> npt.NDArray[np.uint8] | None:
+        if not self._run_state.wait_for_room(len(self._held), max(MOST_RACES, self._n_games), timeout_s):
+            return None
+        return np.empty(self._bounds.frames_shape, dtype=np.uint8)
+
+    @override
+    def _frames(self, room: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+        return room
+
+    @override
+    def _send(self, game: int, race: Race) -> None:
+        with self._lock:
+            self._run_state.add(race)
+            del self._held[game]
+
+
+class RemoteChannels:
+    """Channels of a worker's only collector, as its supervisor uses them.
+
+    Args:
+        learner: to connect to.
+        collector: id of the collector, at most 32 letters.
+        machine: of the worker.
+        settings: the first ones.
+        bounds: size of the largest race.
+    """
+
+    def __init__(
+        self, learner: LearnerAddress, collector: str, machine: Machine, settings: Settings, bounds: RolloutBounds
+    ) -> None:
+        self.settings = settings
+        self._arguments = learner, collector, machine, settings
+        self._bounds = bounds
+        self._stop = make_stop_flag()
+        self._heartbeat = SPAWN.RawValue(Heartbeat)
+        self._n_sent_before = 0
+
+    @property
+    def n_sent(self) -> int:
+        """Number of races that the running process has sent."""
+        return int(self._heartbeat.saved)
+
+    @property
+    def is_new(self) -> bool:
+        """True if no process has sent a race."""
+        return self._n_sent_before + self.n_sent == 0
+
+    def open_collector(self, _: int) -> tuple[RolloutSink, RunState]:
+        """Return new ends for the collector's process."""
+        self._heartbeat = SPAWN.RawValue(Heartbeat)
+        run_state = RemoteRunState(*self._arguments, self._heartbeat, self._stop)
+        game = self.settings.game
+        n_games = 1 if game.is_in_process else game.games_per_collector
+        return RemoteRolloutSink(run_state, self._bounds, n_games), run_state
+
+    def close_collector(self, _: int) -> None:
+        """Note the end of the collector's process."""
+        self._n_sent_before += self.n_sent
+        self._heartbeat = SPAWN.RawValue(Heartbeat)
+
+    def heartbeat(self, _: int) -> Heartbeat:
+        """Return the heartbeat of the collector's process."""
+        return self._heartbeat
+
+    def stop(self) -> None:
+        """Ask the collector to end."""
+        self._stop.value = True
