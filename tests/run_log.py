@@ -22,6 +22,8 @@ def write_races(log: Path, races: Iterable[Mapping[str, Any]]) -> None:
         now_s[0] = race["wall_s"]
         facts = {field: race[column] for column, field in FACTS.items() if column in race}
         defaults = {"track": "", "fill_buffer": True, "is_generated": "track" in race}
-        opened.write(RaceFacts(**(defaults | facts)), race["frames_total"], race.get("learning"))
+        if "learning" in race:
+            opened.write_figures(race["learning"], race["frames_total"])
+        opened.write(RaceFacts(**(defaults | facts)), race["frames_total"])
     if opened is not None:
         opened.close()

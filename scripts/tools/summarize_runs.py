@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # if not installed
 from trackmania_rl.cli import command
 from trackmania_rl.errors import UserError
 from trackmania_rl.runs.folder import RUN_LOG
-from trackmania_rl.runs.log import iterate_races
+from trackmania_rl.runs.log import races_with_learning
 from trackmania_rl.telemetry.learning_summary import Driving, Race, summarize_learning
 from trackmania_rl.telemetry.statistics import RECENT_RACES
 from trackmania_rl.telemetry.tables import print_table
@@ -63,7 +63,7 @@ def write_races(log: Path, file: Path) -> None:
     """Write a JSON line for each race of a run."""
     try:
         with file.open("w", encoding="utf-8") as lines:
-            lines.writelines(json.dumps(race) + "\n" for race in iterate_races(log))
+            lines.writelines(json.dumps(race) + "\n" for race in races_with_learning(log))
     except OSError as error:
         raise UserError(f"cannot write {file}: {error.strerror}") from error
 

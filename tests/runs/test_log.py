@@ -13,7 +13,16 @@ import pytest
 from tests.run_log import write_races
 from tests.telemetry.conftest import race_record
 from trackmania_rl.errors import UserError
-from trackmania_rl.runs.log import NewestRace, RunLog, facts_of, iterate_races, newest_race, race_rows
+from trackmania_rl.runs.log import (
+    NewestRace,
+    RunLog,
+    facts_of,
+    iterate_races,
+    logged_figures,
+    newest_race,
+    race_rows,
+    races_with_learning,
+)
 
 FACTS = race_record(31_250, collector=1, meters=812.12345, checkpoint_times_ms=(12_000, 20_500, 31_250))
 
@@ -30,7 +39,7 @@ def frames(path):
 def test_each_race_is_readable_at_once(path):
     log = RunLog(path, lambda: 1.5, session=7)
     assert list(iterate_races(path)) == []
-    log.write(FACTS, frames_total=625, learning={"train/loss": 0.123456789})
+    log.write(FACTS, frames_total=625)
     assert list(iterate_races(path)) == [
         {
             "session": 7,
@@ -45,15 +54,13 @@ def test_each_race_is_readable_at_once(path):
             "cutoff_reason": None,
             "is_demonstration": False,
             "checkpoint_times_ms": [12_000, 20_500, 31_250],
-            "learning": {"train/loss": 0.123457},
         }
     ]
     generated = FACTS.with_changes(track="generated_0.412_7", is_generated=True)
-    log.write(generated, 1_250, {"train/loss": 0.123456789})
+    log.write(generated, 1_250)
     log.write(FACTS.with_changes(progress_unit="points"), 1_300)
     second, third = list(iterate_races(path))[1:]
     assert second["track"] == "generated_0.412_7"
-    assert "learning" not in second, "it has not changed"
     assert (third["progress_unit"], third["n_actions"]) == ("points", FACTS.n_actions)
     assert facts_of(next(race_rows(path, after_id=1, most=1))).map_name == "valley"
     log.close()
@@ -70,6 +77,30 @@ def test_a_resumed_run_marks_races_after_its_checkpoint_as_undone(path):
     again = RunLog(path, lambda: 0.0, 3, frames_total=12)
     assert again.n_undone == 1, "those undone before are not counted again"
     again.close()
+
+
+def test_figures_are_logged_and_undone_with_the_races(path):
+    log = RunLog(path, lambda: 0.0, 1)
+    log.write(FACTS, 10)
+    log.write_figures({"train/loss": 0.123456789, "train/nan": float("nan"), "rollout/x/valley": 1.0}, 10)
+    log.write(FACTS, 20)
+    log.write_figures({"train/loss": 0.5}, 20)
+    log.close()
+    again = RunLog(path, lambda: 0.0, 2, frames_total=10)
+    again.write_figures({"train/loss": 0.25, "train/update_ms": 4}, 10)
+    again.write(FACTS, 15)
+    again.write(FACTS, 25)
+    again.close()
+    names = [(figure.id, figure.frames_total, figure.name) for figure in logged_figures(path)]
+    assert names == [
+        (1, 10, "train/loss"),
+        (2, 10, "rollout/x/valley"),
+        (4, 10, "train/loss"),
+        (5, 10, "train/update_ms"),
+    ]
+    assert [figure.id for figure in logged_figures(path, after_id=1, most=1, like="train/%")] == [4]
+    learning = [race.get("learning") for race in races_with_learning(path)]
+    assert learning == [None, {"train/loss": 0.25, "train/update_ms": 4.0}, None]
 
 
 def _race(frames_total):
@@ -156,4 +187,4 @@ def test_a_summary_tool_writes_lines(path, tmp_path, repository_root):
     tool = [sys.executable, repository_root / "scripts" / "tools" / "summarize_runs.py", tmp_path]
     subprocess.run([*tool, "--races", tmp_path / "races.jsonl"], check=True)
     lines = [json.loads(line) for line in (tmp_path / "races.jsonl").read_text().splitlines()]
-    assert lines == list(iterate_races(path))
+    assert lines == list(races_with_learning(path))

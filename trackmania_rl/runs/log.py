@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
+import math
 import os
 import sqlite3
 import time
@@ -23,7 +24,7 @@ from trackmania_rl.errors import UserError, one_line
 from trackmania_rl.race.race import RaceFacts
 
 MOST_WAITING: Final = 10_000
-"""Newest races that are kept in memory while the disk fails."""
+"""Newest races and sets of figures that are kept in memory while the disk fails."""
 OPEN_TIMEOUT_S: Final = 10.0
 """Wait for another program that locks the log at the start. Later writes do not wait."""
 
@@ -45,12 +46,25 @@ FACTS: Final = {
 """Field of `RaceFacts` by column. This is the only mapping between both."""
 
 _BOOLEANS: Final = ("is_generated", "is_explo", "race_finished", "is_demonstration")
-_JSON: Final = ("checkpoint_times_ms", "learning")
-_COLUMNS: Final = ("session", "wall_s", "frames_total", *FACTS, "learning")
+_COLUMNS: Final = ("session", "wall_s", "frames_total", *FACTS)
 _SCHEMA: Final = f"""
+    BEGIN;
     CREATE TABLE IF NOT EXISTS races (
         id INTEGER PRIMARY KEY, is_undone INTEGER NOT NULL DEFAULT 0, {", ".join(_COLUMNS)}
-    )
+    );
+    CREATE TABLE IF NOT EXISTS figure_names (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
+    CREATE TABLE IF NOT EXISTS figure_values (
+        id INTEGER PRIMARY KEY, is_undone INTEGER NOT NULL DEFAULT 0, frames_total INTEGER, name_id INTEGER, value REAL
+    );
+    CREATE VIEW IF NOT EXISTS figures AS
+        SELECT v.id, v.is_undone, v.frames_total, n.name, v.value
+        FROM figure_values v JOIN figure_names n ON n.id = v.name_id;
+    COMMIT;
+"""
+_INSERT_NAME: Final = "INSERT OR IGNORE INTO figure_names (name) VALUES (?)"
+_INSERT_FIGURE: Final = """
+    INSERT INTO figure_values (frames_total, name_id, value)
+    VALUES (?, (SELECT id FROM figure_names WHERE name = ?), ?)
 """
 _INSERT: Final = f"INSERT INTO races ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))})"
 
@@ -73,8 +87,8 @@ class CommandClock:
 class RunLog:
     """Writer of a run's log. There is one at a time, in the learner.
 
-    Each race is committed at once. Races that cannot be written wait for the next call. A log that was deleted is made
-    again. `kill -9` loses no race; a power cut may lose the newest ones.
+    Each race and each set of figures is committed at once. Those that cannot be written wait for the next call. A log
+    that was deleted is made again. `kill -9` loses no race; a power cut may lose the newest ones.
 
     Attributes:
         n_undone: races after the checkpoint that the run resumed from. They stay in the log, marked as undone.
@@ -95,19 +109,19 @@ class RunLog:
         self._path = path
         self._clock = clock
         self._session = session
-        self._learning: dict[str, float] = {}
-        self._waiting: deque[tuple[Any, ...]] = deque(maxlen=MOST_WAITING)
+        self._waiting: deque[tuple[str, list[tuple[Any, ...]]]] = deque(maxlen=MOST_WAITING)
         self._connection: sqlite3.Connection | None = None
         self._opened_file_id: tuple[int, int] | None = None
         self.n_undone = 0
         with self._raising_os_error():
             connection = self._open()
             if frames_total is not None:
-                undo = "UPDATE races SET is_undone = 1 WHERE frames_total > ? AND NOT is_undone"
-                self.n_undone = connection.execute(undo, (frames_total,)).rowcount
+                for table in ("figure_values", "races"):
+                    undo = f"UPDATE {table} SET is_undone = 1 WHERE frames_total > ? AND NOT is_undone"
+                    self.n_undone = connection.execute(undo, (frames_total,)).rowcount
 
-    def write(self, race: RaceFacts, frames_total: int, learning: Mapping[str, float] | None = None) -> None:
-        """Add a race, and figures of learning if they have changed.
+    def write(self, race: RaceFacts, frames_total: int) -> None:
+        """Add a race.
 
         Raises:
             OSError: if the disk fails. The race is written with the next one.
@@ -115,11 +129,19 @@ class RunLog:
         values = {column: getattr(race, field) for column, field in FACTS.items()}
         values["meters"] = round(race.meters, 3)
         values["checkpoint_times_ms"] = json.dumps(race.checkpoint_times_ms)
-        changed = None
-        if learning and learning != self._learning:
-            self._learning = dict(learning)
-            changed = json.dumps({name: float(f"{value:.6g}") for name, value in learning.items()})
-        self._waiting.append((self._session, round(self._clock(), 3), frames_total, *values.values(), changed))
+        self._add(_INSERT, [(self._session, round(self._clock(), 3), frames_total, *values.values())])
+
+    def write_figures(self, figures: Mapping[str, float], frames_total: int) -> None:
+        """Add finite figures by name.
+
+        Raises:
+            OSError: if the disk fails. The figures are written with the next ones.
+        """
+        rows = [(frames_total, name, float(value)) for name, value in figures.items() if math.isfinite(value)]
+        self._add(_INSERT_FIGURE, rows)
+
+    def _add(self, statement: str, rows: list[tuple[Any, ...]]) -> None:
+        self._waiting.append((statement, rows))
         with self._raising_os_error():
             self._write_waiting()
 
@@ -141,7 +163,10 @@ class RunLog:
         if self._waiting:
             with connection:
                 connection.execute("BEGIN IMMEDIATE")
-                connection.executemany(_INSERT, self._waiting)
+                for statement, rows in self._waiting:
+                    if statement == _INSERT_FIGURE:
+                        connection.executemany(_INSERT_NAME, [(name,) for _, name, _ in rows])
+                    connection.executemany(statement, rows)
             self._waiting.clear()
 
     def _open(self) -> sqlite3.Connection:
@@ -154,7 +179,7 @@ class RunLog:
         self._connection = sqlite3.connect(self._path, timeout=OPEN_TIMEOUT_S, isolation_level=None)
         self._connection.execute("PRAGMA journal_mode = WAL")
         self._connection.execute("PRAGMA synchronous = NORMAL")
-        self._connection.execute(_SCHEMA)
+        self._connection.executescript(_SCHEMA)
         self._connection.execute("PRAGMA busy_timeout = 0")
         self._opened_file_id = self._file_id()
         return self._connection
@@ -224,10 +249,36 @@ def race_rows(log: Path, after_id: int = 0, most: int = -1) -> Iterator[RaceRow]
         row = dict(zip(columns, values, strict=True))
         for name in _BOOLEANS:
             row[name] = bool(row[name])
-        for name in _JSON:
-            if row[name] is not None:
-                row[name] = json.loads(row[name])
+        row["checkpoint_times_ms"] = json.loads(row["checkpoint_times_ms"])
         yield row
+
+
+class Figure(NamedTuple):
+    """Value of a figure at a number of frames."""
+
+    id: int
+    frames_total: int
+    name: str
+    value: float
+
+
+def logged_figures(log: Path, after_id: int = 0, most: int = -1, like: str = "%") -> Iterator[Figure]:
+    """Yield figures in their order, without undone ones.
+
+    Args:
+        log: file of a run.
+        after_id: id of the last figure that was read.
+        most: number of figures at most; -1 for all.
+        like: pattern of the names, as in SQL.
+
+    Raises:
+        UserError: if the log is missing or damaged.
+    """
+    select = """
+        SELECT id, frames_total, name, value FROM figures
+        WHERE id > ? AND NOT is_undone AND name LIKE ? ORDER BY id LIMIT ?
+    """
+    return (Figure(*values) for values in _select(log, select, after_id, like, most))
 
 
 def facts_of(row: RaceRow) -> RaceFacts:
@@ -239,16 +290,30 @@ def facts_of(row: RaceRow) -> RaceFacts:
 
 
 def iterate_races(log: Path) -> Iterator[dict[str, Any]]:
-    """Yield a dictionary for each race, see `race_rows`; docs/figures.rst lists the keys."""
+    """Yield a dictionary for each race, see `race_rows`; docs/figures.rst lists the keys but `learning`."""
     for row in race_rows(log):
         del row["id"]
         if not row.pop("is_generated"):
             del row["track"]
         if row["progress_unit"] == "m":
             del row["progress_unit"], row["n_actions"]
-        if row["learning"] is None:
-            del row["learning"]
         yield row
+
+
+def races_with_learning(log: Path) -> Iterator[dict[str, Any]]:
+    """Yield the races of `iterate_races`, with `learning`: figures `train/...` since the race before, if there are any.
+
+    This reads all figures of the run.
+    """
+    figures = logged_figures(log, like="train/%")
+    figure = next(figures, None)
+    for race in iterate_races(log):
+        learning = {}
+        while figure is not None and figure.frames_total < race["frames_total"]:
+            if figure.name.count("/") == 1:
+                learning[figure.name] = float(f"{figure.value:.6g}")
+            figure = next(figures, None)
+        yield race | ({"learning": learning} if learning else {})
 
 
 def _select(log: Path, statement: str, *values: object) -> Iterator[tuple[Any, ...]]:

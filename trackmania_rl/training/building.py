@@ -135,10 +135,11 @@ def begin_run(
     run.statistics.agent = run.agent
     in_order: list[Hook] = []  # at each point of the loop
     learning = LearningFigures()
-    run.figures = WriteFigures(learning, in_order)
+    race_log = WriteLog(clock or CommandClock())
+    run.figures = WriteFigures(learning, in_order, race_log)
     checkpoints = SaveCheckpoints(weights_from, accepted_changes)
     in_order += [
-        WriteLog(clock or CommandClock()),
+        race_log,
         KeepRecords(),
         *([LearnFromDataSets(datasets)] if datasets else []),
         learning,

@@ -9,9 +9,9 @@ from tests.keep_games_command import wait_until as wait_for
 from tests.run_log import write_races
 from tests.telemetry.page.conftest import RECORD_MS, make_run, race_line, serving
 from trackmania_rl.paths import PROJECT_FOLDER
+from trackmania_rl.runs.log import RunLog
 from trackmania_rl.settings import load_settings
 from trackmania_rl.telemetry.figures import progress_figures
-from trackmania_rl.telemetry.loggers import open_loggers
 from trackmania_rl.telemetry.page.command import address
 from trackmania_rl.telemetry.page.page import RunPage
 from trackmania_rl.telemetry.statistics import TrainingStatistics
@@ -62,10 +62,10 @@ def write_figures(run):
     statistics.current_values = {"epsilon": 0.5}
     means = {"loss": 1.0, "test_loss": 2.0, "mean_q": 3.0, "grad_norm": 4.0}
     settings = load_settings(PROJECT_FOLDER / "config_files" / "config.py")
-    (writer,) = open_loggers(settings, run)
+    log = RunLog(run.run_log, lambda: 0.0, 1)
     for frames in (100, 200):
-        writer.do("figures", progress_figures(statistics, settings, means), frames)
-    writer.close()
+        log.write_figures(progress_figures(statistics, settings, means), frames)
+    log.close()
 
 
 @pytest.fixture(scope="module")

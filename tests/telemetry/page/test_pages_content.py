@@ -4,12 +4,12 @@ import re
 
 import numpy as np
 import pytest
-from torch.utils.tensorboard import SummaryWriter
 
 from tests.run_log import write_races
 from tests.telemetry.page.conftest import RECORD_MS, race_line
 from trackmania_rl.errors import UserError
 from trackmania_rl.paths import PROJECT_FOLDER
+from trackmania_rl.runs.log import RunLog
 from trackmania_rl.runs.snapshot import toml_of, write_changes
 from trackmania_rl.settings import MapEntry
 from trackmania_rl.simulator.tracks.track_generator import TrackRecipe
@@ -143,18 +143,15 @@ def test_a_log_of_days_is_read_in_pieces_and_bounded(run, monkeypatch):
     assert messages[-1]["text"].split()[1] == "2999"
 
 
-def write_figures(folder, steps, value=1.0, purge_step=None):
-    writer = SummaryWriter(str(folder), purge_step=purge_step, filename_suffix=f".{steps.start}")
+def write_figures(run, steps, value=1.0, resumed_at=None):
+    log = RunLog(run.run_log, lambda: 0.0, 1 if resumed_at is None else 2, resumed_at)
     for step in steps:
-        writer.add_scalar("train/loss", value * step, step)
-    writer.add_histogram("weights/layer", np.arange(10_000.0), steps.start)
-    writer.add_scalar("train/nan", float("nan"), steps.start)
-    writer.close()
+        log.write_figures({"train/loss": value * step, "weights/layer": 1.0}, step)
+    log.close()
 
 
-def test_figures_of_tensorboard_are_read_as_they_grow(run, monkeypatch):
-    monkeypatch.setattr(curves_module, "MOST_BYTES_AT_ONCE", 1000)  # less than the histogram has
-    page = RunPage(run, PROJECT_FOLDER)
+def test_figures_are_read_as_they_grow(run, page, monkeypatch):
+    monkeypatch.setattr(curves_module, "MOST_FIGURES_AT_ONCE", 3)
 
     def points():
         before = None
@@ -163,25 +160,15 @@ def test_figures_of_tensorboard_are_read_as_they_grow(run, monkeypatch):
         return page.figure("train/loss")
 
     assert points() == []
-    run.tensorboard.mkdir(parents=True)
-    (run.tensorboard / "events.out.tfevents.1.broken").write_bytes(b"\xff" * 5000)
-    write_figures(run.tensorboard, range(10))
+    write_figures(run, range(10))
     assert points() == [[step, step] for step in range(10)]
-    write_figures(run.tensorboard, range(5, 8), value=100.0, purge_step=5)
-    assert points() == [*([s, s] for s in range(5)), [5, 500], [6, 600], [7, 700]], "a resumed run takes points back"
-    assert page.figure("train/nan") == []
-
-
-def test_figures_of_a_run_without_tensorboard_are_those_of_its_races(run, page):
-    page.read()
-    losses = [race_line(21 + index, learning={"train/loss": loss}) for index, loss in enumerate((0.5, 0.25))]
-    write_races(run.run_log, losses)
-    assert page.read()["figures"]["curves"] == {"train/loss": [[8400, 0.5], [8800, 0.25]]}
-    assert page.figure("train/loss") == [[8400, 0.5], [8800, 0.25]]
-    assert page.snapshot()["figures"]["names"] == ["train/loss"]
-    write_figures(run.tensorboard, range(3))
+    write_figures(run, range(5, 8), value=100.0, resumed_at=4)
+    resumed = [*([s, s] for s in range(5)), [5, 500], [6, 600], [7, 700]]
+    assert points() == resumed, "a resumed run takes points back"
+    write_races(run.run_log, [race_line(21, session=2)])
     assert page.read()["figures"]["reset"]
-    assert page.figure("train/loss") == [[0, 0.0], [1, 1.0], [2, 2.0]]
+    assert points() == resumed
+    assert page.snapshot()["figures"]["names"] == ["train/loss", "weights/layer"]
 
 
 def test_settings_are_shown_with_their_comments_and_edited(page, run):

@@ -1,23 +1,15 @@
-"""Files that grow, read in pieces: curves of the run log and of tensorboard's event files, and messages.
-
-tensorboard's own reader computes checksums in Python, half a second for each megabyte. A long run has a gigabyte.
-"""
+"""Curves of the run log and messages of train.log, read in pieces as they grow."""
 
 from __future__ import annotations
 
-import math
 import re
 import statistics
-import struct
 from collections import defaultdict, deque
 from pathlib import Path
 from typing import Any, Final
 
-from google.protobuf.message import DecodeError
-from tensorboard.compat.proto.event_pb2 import Event
-
 from trackmania_rl.race.race import RACE_KINDS
-from trackmania_rl.runs.log import RaceRow, facts_of, newest_race, race_rows
+from trackmania_rl.runs.log import Figure, RaceRow, facts_of, logged_figures, newest_race, race_rows
 from trackmania_rl.telemetry.statistics import RECENT_RACES, RaceHistory
 
 MOST_POINTS: Final = 2000
@@ -27,16 +19,14 @@ RATE_EVERY_S: Final = 5.0
 MOST_MAPS: Final = 20
 """Maps with curves: those driven first."""
 MOST_RACES_AT_ONCE: Final = 20_000
+MOST_FIGURES_AT_ONCE: Final = 100_000
 MOST_BYTES_AT_ONCE: Final = 8 << 20
-LARGEST_RECORD_BYTES: Final = 1 << 28
 MOST_MESSAGES: Final = 300
 MESSAGES_BYTES: Final = 1 << 18
 """Of a longer train.log only the end is read."""
 LONGEST_MESSAGE: Final = 2000
 
 _MESSAGE: Final = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) (DEBUG|INFO|WARNING|ERROR|CRITICAL) (.*)", re.DOTALL)
-_HEADER: Final = struct.Struct("<QI")  # length of a record, and its checksum
-_FOOTER_BYTES: Final = 4
 
 Message = dict[str, str]
 """`time`, `level` and `text`."""
@@ -135,7 +125,7 @@ class Curve:
 
 
 class RaceCurves:
-    """Races of a run, from its log, by "{map}/{kind}", and "rates"; figures of learning, [frames, value], by name.
+    """Races of a run, from its log, by "{map}/{kind}", and "rates".
 
     Points of races are [frames, seconds or None if not finished, metres, share finished of the recent races]; those of
     rates are [frames, hours of training, frames per second].
@@ -148,8 +138,6 @@ class RaceCurves:
 
     def _begin(self) -> None:
         self.curves: dict[str, Curve] = {"rates": Curve()}
-        self.figures: dict[str, Curve] = {}
-        self.new_figures: NewPoints = defaultdict(list)
         self._histories: dict[str, RaceHistory] = {}
         self._last_id = 0
         self.frames_total = 0
@@ -171,15 +159,14 @@ class RaceCurves:
         Raises:
             UserError: if the log is damaged.
         """
-        self.new_figures = defaultdict(list)
+        new: NewPoints = defaultdict(list)
         if not self._file.is_file():  # before the first race
-            return self.new_figures
+            return new
         newest = newest_race(self._file)
         if newest.session != self._newest_session or newest.id < self._last_id:
             self._newest_session = newest.session  # a resumed run has undone races, or the log was made again
             self._begin()
         is_first = self._last_id == 0
-        new: NewPoints = defaultdict(list)
         for row in race_rows(self._file, self._last_id, MOST_RACES_AT_ONCE):
             self._last_id = row["id"]
             self._add(row, new)
@@ -229,8 +216,6 @@ class RaceCurves:
         self._wall_s, self.frames_total = wall_s, frames
         self.n_races += 1
         self._add_rate(frames, wall_s, new)
-        for name, value in (race["learning"] or {}).items():
-            add_figure(self.figures, name, frames, float(value), self.new_figures)
         record = facts_of(race)
         name = f"{record.map_name}/{record.kind}"
         if not record.counts or (name not in self.curves and len(self._histories) >= 2 * MOST_MAPS):
@@ -262,63 +247,33 @@ class RaceCurves:
 
 
 class FigureCurves:
-    """Scalars of a run by name, points [frames, value]."""
+    """Figures of a run by name, from its log, points [frames, value]."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._offsets: dict[Path, int] = {}
-        self._damaged: set[Path] = set()
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._last_id = 0
         self.curves: dict[str, Curve] = {}
 
     def read(self) -> NewPoints:
-        """Read at most `MOST_BYTES_AT_ONCE` new bytes; return their points.
+        """Read new figures, at most `MOST_FIGURES_AT_ONCE`; return their points.
 
         Raises:
-            OSError: if a file cannot be read.
+            UserError: if the log is damaged.
         """
         new: NewPoints = defaultdict(list)
-        bytes_left = MOST_BYTES_AT_ONCE
-        for file in sorted(self._folder.glob("events.out.tfevents.*")):
-            if bytes_left > 0 and file not in self._damaged and file.is_file():
-                bytes_left -= self._read_file(file, bytes_left, new)
+        if not self._file.is_file():
+            return new
+        for figure in logged_figures(self._file, self._last_id, MOST_FIGURES_AT_ONCE):
+            self._last_id = figure.id
+            self._add(figure, new)
         return new
 
-    def _read_file(self, file: Path, most_bytes: int, new: NewPoints) -> int:
-        """Add the complete records (length, checksum, event, checksum); return their bytes."""
-        offset, position = self._offsets.get(file, 0), 0
-        with file.open("rb") as opened:
-            opened.seek(offset)
-            content = opened.read(most_bytes)
-        while position + _HEADER.size <= len(content):
-            length, _ = _HEADER.unpack_from(content, position)
-            begin, next_position = position + _HEADER.size, position + _HEADER.size + length + _FOOTER_BYTES
-            if length > LARGEST_RECORD_BYTES:
-                self._damaged.add(file)
-                break
-            if next_position <= len(content):
-                self._add(content[begin : begin + length], new)
-            elif position > 0 or len(content) < MOST_BYTES_AT_ONCE:
-                break
-            position = next_position  # a record larger than all that is read at once is skipped
-        self._offsets[file] = offset + position
-        return position
-
-    def _add(self, record: bytes, new: NewPoints) -> None:
-        try:
-            event = Event.FromString(record)
-        except DecodeError:
+    def _add(self, figure: Figure, new: NewPoints) -> None:
+        """Add a point to a curve. Remove points at later frames: the run was resumed."""
+        if figure.name not in self.curves and len(self.curves) >= MOST_CURVES:
             return
-        for value in event.summary.value:
-            if value.HasField("simple_value"):
-                add_figure(self.curves, value.tag, event.step, value.simple_value, new)
-
-
-def add_figure(curves: dict[str, Curve], name: str, frames: int, value: float, new: NewPoints) -> None:
-    """Add a point to a curve of figures. Remove points at later frames: the run was resumed."""
-    if not math.isfinite(value) or (name not in curves and len(curves) >= MOST_CURVES):
-        return
-    curve = curves.setdefault(name, Curve(MOST_FIGURE_POINTS))
-    curve.take_back(frames)
-    point: Point = [frames, float(f"{value:.6g}")]
-    if curve.add(point):
-        new[name].append(point)
+        curve = self.curves.setdefault(figure.name, Curve(MOST_FIGURE_POINTS))
+        curve.take_back(figure.frames_total)
+        point: Point = [figure.frames_total, float(f"{figure.value:.6g}")]
+        if curve.add(point):
+            new[figure.name].append(point)

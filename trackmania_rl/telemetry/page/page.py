@@ -16,7 +16,7 @@ from trackmania_rl.runs.snapshot import edit_setting, read_snapshot, stamp_of, t
 from trackmania_rl.settings import Settings, changed_settings
 from trackmania_rl.settings.descriptions import settings_rows
 from trackmania_rl.telemetry.live import LiveCar, LiveRace, LiveReader
-from trackmania_rl.telemetry.page.curves import Curve, FigureCurves, LogMessages, Point, RaceCurves
+from trackmania_rl.telemetry.page.curves import FigureCurves, LogMessages, Point, RaceCurves
 from trackmania_rl.telemetry.page.races import WatchedRaces, race_sections
 from trackmania_rl.telemetry.page.runs import RunFiles, list_runs
 from trackmania_rl.telemetry.run_status import read_status
@@ -46,8 +46,7 @@ class RunPage:
         self.files = RunFiles(run)
         self.watched = WatchedRaces()
         self._races = RaceCurves(run.run_log)
-        self._event_files = FigureCurves(run.tensorboard)
-        self._figures: dict[str, Curve] = {}
+        self._figures = FigureCurves(run.run_log)
         self._messages = LogMessages(run.log)
         self._read_settings()
         self._settings_error = ""
@@ -116,7 +115,7 @@ class RunPage:
     def figure(self, name: str) -> list[Point]:
         """Return the points of a figure, if there are any."""
         with self._lock:
-            return list(self._figures[name].points) if name in self._figures else []
+            return list(self._figures.curves[name].points) if name in self._figures.curves else []
 
     def shape(self, name: str) -> dict[str, Any]:
         """Return a map from above, as `shape_of`."""
@@ -181,6 +180,7 @@ class RunPage:
         new_races = self._races.read()
         if new_races is None:
             news["races"] = self._all_races()
+            self._figures = FigureCurves(self.run.run_log)  # figures after the checkpoint are undone, too
         elif new_races:
             news["races"] = {"reset": False, "curves": new_races}
         self._read_figures(news)
@@ -202,21 +202,17 @@ class RunPage:
             news["run"] = self._about()
 
     def _read_figures(self, news: Topics) -> None:
-        """Read the event files, or else the figures in the run log."""
-        n_figures, before = len(self._figures), self._figures
-        new = self._event_files.read()
-        self._figures = self._event_files.curves
-        if not self._figures:
-            self._figures, new = self._races.figures, self._races.new_figures
-        if self._figures is not before:
+        n_figures = len(self._figures.curves)
+        new = self._figures.read()
+        if news.get("races", {}).get("reset"):
             news["figures"] = self._all_figures()
             return
         shown = {name: points for name, points in new.items() if name.startswith(SHOWN_FIGURES)}
-        has_new_names = len(self._figures) != n_figures
+        has_new_names = len(self._figures.curves) != n_figures
         if shown or has_new_names:
             news["figures"] = {"reset": False, "curves": shown}
             if has_new_names:
-                news["figures"]["names"] = sorted(self._figures)
+                news["figures"]["names"] = sorted(self._figures.curves)
 
     def _read_settings(self) -> None:
         self._settings, self._in_file = read_snapshot(self.run.path), read_snapshot(self.run.path, is_stretched=False)
@@ -271,8 +267,8 @@ class RunPage:
         return {"reset": True, "curves": {name: list(curve.points) for name, curve in self._races.curves.items()}}
 
     def _all_figures(self) -> dict[str, Any]:
-        curves = {name: list(c.points) for name, c in self._figures.items() if name.startswith(SHOWN_FIGURES)}
-        return {"reset": True, "curves": curves, "names": sorted(self._figures)}
+        curves = {name: list(c.points) for name, c in self._figures.curves.items() if name.startswith(SHOWN_FIGURES)}
+        return {"reset": True, "curves": curves, "names": sorted(self._figures.curves)}
 
 
 def _arrows(keys: Any) -> str:

@@ -19,6 +19,7 @@ from trackmania_rl.settings import Settings
 from trackmania_rl.telemetry.figures import progress_figures, quantile_figures, race_figures, weight_samples
 from trackmania_rl.telemetry.loggers import BackgroundLogger, open_loggers
 from trackmania_rl.training.hooks.hook import Hook, Interval
+from trackmania_rl.training.hooks.race_log import WriteLog
 
 RARE_INTERVAL_S: Final = 120.0
 """Time between two sets of histograms and of figures that are many or slow."""
@@ -30,11 +31,13 @@ class WriteFigures(Hook):
     Args:
         figures: means of recent updates.
         hooks: all hooks of the run, for their figures.
+        race_log: run log, which gets the figures, too.
     """
 
-    def __init__(self, figures: LearningFigures, hooks: Sequence[Hook]) -> None:
+    def __init__(self, figures: LearningFigures, hooks: Sequence[Hook], race_log: WriteLog) -> None:
         self._figures = figures
         self._hooks = hooks
+        self._race_log = race_log
         self._hook_figure_due: defaultdict[str, Interval] = defaultdict(lambda: Interval(is_due_at_first=True))
         self._loggers: list[BackgroundLogger] = []
         self._race_due: defaultdict[tuple[str, bool], Interval] = defaultdict(lambda: Interval(is_due_at_first=True))
@@ -76,9 +79,10 @@ class WriteFigures(Hook):
             self._write_rare_figures()
 
     def end(self) -> None:
-        if self._loggers:
+        if self._settings_written is not None:  # the run began
             self._write_figures()
             self._write_rare_figures()
+        self._race_log.close()
         for logger in self._loggers:
             logger.close()
         self._loggers = []
@@ -97,6 +101,7 @@ class WriteFigures(Hook):
 
     def log_figures(self, values: Mapping[str, float]) -> None:
         """Write figures now."""
+        self._race_log.write_figures(values)
         self.log("figures", values, self.run.statistics.frames_total)
 
     def _write_figures(self) -> None:
@@ -122,12 +127,12 @@ class WriteFigures(Hook):
         self._settings_written = settings
 
     def _write_rare_figures(self) -> None:
-        if not self._loggers:
-            return
         figures = self.run.replay.priority_figures()
         for hook in self._hooks:
             figures |= hook.rare_figures()
         self.log_figures(figures)
+        if not self._loggers:
+            return
         frames = self.run.statistics.frames_total
         for name, values in weight_samples(self.run.agent.exploration_network.named_parameters()):
             self.log("histogram", name, values, frames)

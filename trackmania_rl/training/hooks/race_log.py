@@ -1,9 +1,9 @@
-"""The races of a run in its log."""
+"""The races and figures of a run in its log."""
 
 from __future__ import annotations
 
 import logging
-import math
+from collections.abc import Mapping
 
 from typing_extensions import override
 
@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 
 class WriteLog(Hook):
-    """Writes each race to the run log."""
+    """Writes each race to the run log, and the figures of `WriteFigures`, which closes the log."""
 
     def __init__(self, clock: CommandClock) -> None:
         self._clock = clock
@@ -38,14 +38,17 @@ class WriteLog(Hook):
     @override
     def on_race(self, race: Race) -> None:
         assert self._log is not None
-        statistics = self.run.statistics
-        means = statistics.last_metrics.items()
-        learning = {f"train/{name}": value for name, value in means if math.isfinite(value)}
         with self.run.surviving_disk():
-            self._log.write(race.facts, statistics.frames_total, learning)
+            self._log.write(race.facts, self.run.statistics.frames_total)
 
-    @override
-    def end(self) -> None:
+    def write_figures(self, figures: Mapping[str, float]) -> None:
+        """Write figures by name, unless the log could not be opened."""
+        if self._log is not None:
+            with self.run.surviving_disk():
+                self._log.write_figures(figures, self.run.statistics.frames_total)
+
+    def close(self) -> None:
+        """Close the log, if it is open."""
         if self._log is not None:
             with self.run.surviving_disk():
                 self._log.close()
