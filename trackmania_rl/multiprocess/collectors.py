@@ -13,14 +13,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from typing_extensions import override
 
 from trackmania_rl.agents.builder import MakeAgentBuilder, make_agent_builder
-from trackmania_rl.channels.heartbeat import Heartbeat
-from trackmania_rl.channels.rollouts import RolloutSink
-from trackmania_rl.channels.run_state import RunState
+from trackmania_rl.channels.run_state import Channels
 from trackmania_rl.errors import ExitCode, UserError
 from trackmania_rl.games.race_games import MakeGamesBuilder, make_games_builder
 from trackmania_rl.multiprocess.collector_process import CollectorTask, collector_process_fn
@@ -32,6 +30,9 @@ from trackmania_rl.race.race import RaceFacts
 from trackmania_rl.settings import Settings
 from trackmania_rl.telemetry.live.feed import FOLDER
 from trackmania_rl.training.demonstrations import Demonstration
+
+if TYPE_CHECKING:
+    from trackmania_rl.channels.remote import RemoteChannels  # needs an extra
 
 COLLECTOR_POLICY: Final = RestartPolicy(first_delay_s=1.0, longest_delay_s=30.0, most_failures=6)
 FIRST_BEAT_WITHIN_S: Final = 300.0
@@ -101,43 +102,13 @@ def start_collector(task: CollectorTask, logs: LogPipes) -> SpawnProcess:
         return spawn(name, collector_process_fn, task, pipe)
 
 
-class CollectorChannels(Protocol):
-    """Channels of collectors, as their supervisor uses them: `Channels`, or `RemoteChannels` of a worker."""
-
-    @property
-    def settings(self) -> Settings:
-        """Newest settings."""
-        ...
-
-    @property
-    def is_new(self) -> bool:
-        """True if the run has no frames yet."""
-        ...
-
-    def open_collector(self, collector: int, /) -> tuple[RolloutSink, RunState]:
-        """Return new ends for a collector's process."""
-        ...
-
-    def close_collector(self, collector: int, /) -> None:
-        """Free what a process has left."""
-        ...
-
-    def heartbeat(self, collector: int, /) -> Heartbeat:
-        """Return the heartbeat of a collector's process."""
-        ...
-
-    def stop(self) -> None:
-        """Ask the collectors to end."""
-        ...
-
-
 @dataclass(frozen=True)
 class CollectorSetup:
     """Parts that the collectors of a run have in common."""
 
     n_collectors: int
     session: str  # for their names in the seed tree
-    channels: CollectorChannels
+    channels: Channels | RemoteChannels
     progress: Mapping[int, CollectorProgress]  # by collector, read at each start
     maps_folder: Path
     folder: Path  # receives generated tracks and the games' state

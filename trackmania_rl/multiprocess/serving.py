@@ -11,6 +11,7 @@ import functools
 import hmac
 import json
 import logging
+import math
 import re
 import socket
 import sys
@@ -90,6 +91,7 @@ class _Worker:
     received: int = 0  # newest race that was put into the learner's queue
     taken: int = 0  # newest race that the learner has learned from, or refused
     n_queued: int = 0
+    n_refused: int = 0  # messages, of which the 1st, 10th, 100th ... are logged
     call: int = 0  # newest one of this session, which alone is answered
     is_connected: bool = False
     changed: threading.Condition = field(default_factory=threading.Condition)
@@ -346,7 +348,9 @@ class ServeWorkers(Hook):
                 if not self._queue(worker, races.call, race, context):
                     break
         except MessageError as error:
-            log.warning("worker %d is refused: %s", worker.number, error)
+            worker.n_refused += 1
+            if math.log10(worker.n_refused).is_integer():
+                log.warning("worker %d is refused: %s; so far %d times", worker.number, error, worker.n_refused)
             context.abort(Code.INVALID_ARGUMENT, str(error))
         return pb.Taken(taken=worker.taken).SerializeToString()
 

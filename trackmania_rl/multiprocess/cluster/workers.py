@@ -22,10 +22,12 @@ from typing_extensions import override
 
 from trackmania_rl.channels.heartbeat import Heartbeat
 from trackmania_rl.channels.over_grpc import WorkerAccess, read_pem
+from trackmania_rl.channels.remote import RemoteChannels
+from trackmania_rl.channels.run_state import Channels
 from trackmania_rl.errors import PassingError, UserError, one_line
 from trackmania_rl.multiprocess.cluster.connecting import RESOURCE, environment, n_places, uses_tls
 from trackmania_rl.multiprocess.collector_process import send_logs_to
-from trackmania_rl.multiprocess.collectors import COLLECTOR_POLICY, CollectorChannels, CollectorSetup
+from trackmania_rl.multiprocess.collectors import COLLECTOR_POLICY, CollectorSetup
 from trackmania_rl.multiprocess.serving import ServeWorkers
 from trackmania_rl.multiprocess.supervisor import HangWatch, Job, Limits, Supervisor
 from trackmania_rl.multiprocess.worker import LearnerAddress, Worker, WorkerConfig
@@ -109,7 +111,9 @@ def access_on_cluster() -> WorkerAccess:
 class WorkerJob(Job):
     """A worker of the cluster as a `Job`. `n_delivered` counts the rollouts that came since its start."""
 
-    def __init__(self, index: int, learner: LearnerAddress, config: WorkerConfig, channels: CollectorChannels) -> None:
+    def __init__(
+        self, index: int, learner: LearnerAddress, config: WorkerConfig, channels: Channels | RemoteChannels
+    ) -> None:
         self.name = f"collector {index}"
         self.worker = f"collector-{index}"
         self.n_delivered = 0
