@@ -4,10 +4,12 @@ from tests.run_log import write_races
 from trackmania_rl.telemetry.learning_summary import Driving, summarize_learning
 
 
-def _write(file, races):
+def _write(file, *sessions):
     """Races as (wall_s, is_explo, finish time in ms or None), 100 frames each."""
+    races = [(number, *race) for number, of_session in enumerate(sessions, 1) for race in of_session]
     lines = [
         {
+            "session": session,
             "wall_s": wall_s,
             "frames_total": 100 * (number + 1),
             "map": "valley",
@@ -15,7 +17,7 @@ def _write(file, races):
             "race_finished": time_ms is not None,
             "race_time_ms": time_ms or 2000,
         }
-        for number, (wall_s, is_explo, time_ms) in enumerate(races)
+        for number, (session, wall_s, is_explo, time_ms) in enumerate(races)
     ]
     file.unlink(missing_ok=True)
     write_races(file, lines)
@@ -39,6 +41,6 @@ def test_figures_are_of_greedy_races_only(tmp_path):
 def test_sessions_seconds_add_up(tmp_path):
     first = [(10.0 * i, False, 30_000) for i in range(1, 13)]  # until 120 s
     second = [(10.0 * i, False, 20_000) for i in range(1, 13)]
-    summary = summarize_learning(_write(tmp_path / "run.sqlite", [*first, *second]), [60, 120, 240, 600])["valley"]
+    summary = summarize_learning(_write(tmp_path / "run.sqlite", first, second), [60, 120, 240, 600])["valley"]
     assert summary.first_finish["wall_s"] == 10.0
     assert {at: driving.median_time_s for at, driving in summary.driving.items()} == {60: 30.0, 120: 30.0, 240: 20.0}

@@ -68,6 +68,17 @@ _INSERT_FIGURE: Final = """
 """
 _INSERT: Final = f"INSERT INTO races ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))})"
 
+_OF_SUMMARIES: Final = ("wall_s", "map", "frames_total", "race_finished", "race_time_ms", "is_generated")
+_SESSION_ENDS: Final = "SELECT session, MAX(wall_s) AS end_s FROM races WHERE NOT is_undone GROUP BY session"
+_EVALUATION: Final = f"""
+    WITH ends AS ({_SESSION_ENDS}), begins AS (
+        SELECT session, TOTAL(end_s) OVER (ORDER BY session ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS begin_s
+        FROM ends
+    )
+    SELECT wall_s + begin_s, {", ".join(_OF_SUMMARIES[1:])}
+    FROM races JOIN begins USING (session) WHERE NOT is_undone AND NOT is_explo ORDER BY id
+"""
+
 RaceRow = dict[str, Any]
 """A race by column, with its `id`."""
 
@@ -251,6 +262,27 @@ def race_rows(log: Path, after_id: int = 0, most: int = -1) -> Iterator[RaceRow]
             row[name] = bool(row[name])
         row["checkpoint_times_ms"] = json.loads(row["checkpoint_times_ms"])
         yield row
+
+
+def evaluation_races(log: Path) -> Iterator[RaceRow]:
+    """Yield the evaluation races in their order, without undone ones; the seconds `wall_s` of all sessions add up.
+
+    The columns are those that summaries need, so that a long run is read within seconds.
+
+    Raises:
+        UserError: if the log is missing or damaged.
+    """
+    for values in _select(log, _EVALUATION):
+        yield dict(zip(_OF_SUMMARIES, values, strict=True))
+
+
+def total_s(log: Path) -> float:
+    """Return the seconds until the newest race, those of all sessions together.
+
+    Raises:
+        UserError: if the log is missing or damaged.
+    """
+    return sum(end_s for _, end_s in _select(log, _SESSION_ENDS))
 
 
 class Figure(NamedTuple):

@@ -5,17 +5,15 @@ from __future__ import annotations
 import statistics
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from trackmania_rl.runs.log import iterate_races
+from trackmania_rl.runs.log import evaluation_races, total_s
 from trackmania_rl.telemetry.statistics import RECENT_RACES
 
-_KEPT_KEYS = ("wall_s", "frames_total", "race_finished", "race_time_ms", "track")
-
 Race = Mapping[str, Any]
-"""A race of `iterate_races`."""
+"""A race of `evaluation_races`."""
 
 
 class Driving(NamedTuple):
@@ -50,11 +48,9 @@ def summarize_learning(log: Path, moments_s: Sequence[int]) -> dict[str, Learnin
         UserError: if the log is missing or damaged.
     """
     by_map: defaultdict[str, list[Race]] = defaultdict(list)
-    end_s = 0.0
-    for race in _on_one_clock(iterate_races(log)):
-        end_s = race["wall_s"]
-        if not race["is_explo"]:
-            by_map[race["map"]].append({key: race[key] for key in _KEPT_KEYS if key in race})
+    for race in evaluation_races(log):
+        by_map[race["map"]].append(race)
+    end_s = total_s(log)
     return {name: _summary(races, moments_s, end_s) for name, races in by_map.items()}
 
 
@@ -69,7 +65,7 @@ def _summary(greedy: Sequence[Race], moments_s: Sequence[int], end_s: float) -> 
         next(iter(finishes), None),
         first_race_with(greedy, is_regular_finishing),
         driving,
-        min((race["race_time_ms"] / 1000 for race in finishes if "track" not in race), default=None),
+        min((race["race_time_ms"] / 1000 for race in finishes if not race["is_generated"]), default=None),
     )
 
 
@@ -93,20 +89,9 @@ def median_time_s(window: Collection[Race]) -> float | None:
     return None if median_s == float("inf") else median_s
 
 
-def _on_one_clock(races: Iterable[Race]) -> Iterator[Race]:
-    """Continue `wall_s` from session to session."""
-    before_s = last_s = 0.0
-    last_session: int | None = None
-    for race in races:
-        if race.get("session") != last_session or race["wall_s"] < last_s:
-            before_s += last_s
-        last_s, last_session = race["wall_s"], race.get("session")
-        yield {**race, "wall_s": before_s + last_s}
-
-
 def _driving(recent: Collection[Race]) -> Driving:
     return Driving(
         n_races=len(recent),
         n_finished=sum(race["race_finished"] for race in recent),
-        median_time_s=None if any("track" in race for race in recent) else median_time_s(recent),
+        median_time_s=None if any(race["is_generated"] for race in recent) else median_time_s(recent),
     )
