@@ -33,7 +33,7 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.races is not None:
         if len(arguments.run_folders) != 1:
-            parser.error("--races takes one run")
+            raise UserError("--races takes one run")
         write_races(arguments.run_folders[0] / RUN_LOG, arguments.races)
         return
 
