@@ -28,6 +28,7 @@ from .conftest import edit, make_context, open_channels_here
 
 N_COLLECTORS, N_GAMES = 2, 3
 TIMED = ("wall_s", "session", "learning")
+OF_CLOCK = ("training_s", "kept_at_s")  # training time: of the run, and of the last recording of each map
 GENERATED = {
     "map_name": "many",
     "generator": {"difficulty": (0.0, 0.4), "first_seed": 0, "last_seed": 99, "races_per_track": 2},
@@ -117,7 +118,7 @@ class Session:
 def digest_of(state):
     """All that a checkpoint holds, tensors as digests, but for the time that training took."""
     if isinstance(state, dict):
-        return {name: digest_of(value) for name, value in state.items() if name != "training_s"}
+        return {name: digest_of(value) for name, value in state.items() if name not in OF_CLOCK}
     if isinstance(state, list):
         return [digest_of(value) for value in state]
     if isinstance(state, torch.Tensor):

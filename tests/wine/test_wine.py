@@ -191,6 +191,32 @@ def training(folder, wine, repository_root, *options, **settings):
     return TrainCommand(folder, settings, options, wine)
 
 
+def test_the_doctor_plays_a_game(wine, repository_root, tmp_path):
+    set_fault(wine, "")
+    entry = {"map_name": "valley", "map_path": "valley.toml", "reference_line": "valley_0.5m.npy"}
+    settings = {
+        "game_transport": "socket",
+        "game_command": f"sh {repository_root}/scripts/start_game_linux.sh {{port}}",
+        "map_cycle": ({**entry, "is_explo": True, "fill_buffer": True},),
+        "base_tmi_port": find_free_port(),
+    }
+    options = [word for name, value in settings.items() for word in ("--set", f"{name}={value!r}")]
+    command = [
+        sys.executable,
+        repository_root / "scripts" / "doctor.py",
+        "--preset",
+        "tmnf",
+        "--play",
+        "--output-folder",
+        tmp_path,
+        *options,
+    ]
+    said = subprocess.run(command, cwd=tmp_path, env=wine, capture_output=True, text=True, timeout=300).stdout
+    assert "play-drive: 5 s forward took the car" in said, said
+    assert "0 problems" in said, said
+    assert not games()
+
+
 def wineservers(wine):
     return [process for process in processes_of(wine["HOME"]) if process.info["name"].startswith("wineserver")]
 
