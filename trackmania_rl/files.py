@@ -12,7 +12,7 @@ import re
 import shutil
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from tokenize import TokenError
 from typing import Any, Final
@@ -181,6 +181,16 @@ _WHOLE_PATH: Final = re.compile(r'"(?:[/\\~]|[A-Za-z]:[/\\])(?:[^"\n]*[/\\])?([^
 def paths_cut(text: str) -> str:
     """Cut the whole paths in the strings of TOML or JSON to their last part."""
     return _WHOLE_PATH.sub(r'"\1"', text)
+
+
+def without_whole_paths(values: Any, default: Callable[[Any], Any] | None = None) -> Any:
+    """Return values as JSON has them, with the whole paths in their texts cut to the last part.
+
+    Args:
+        values: of JSON's types.
+        default: converts values of other types, as of `json.dumps`.
+    """
+    return json.loads(paths_cut(json.dumps(values, default=default)))
 
 
 def within(folder: Path, name: str, error: type[UserError] = UserError) -> Path:

@@ -23,7 +23,7 @@ from trackmania_rl.channels import workers_pb2 as pb
 from trackmania_rl.channels.rollouts import RolloutBounds
 from trackmania_rl.cli import TOKEN_VARIABLE, is_loopback
 from trackmania_rl.errors import UserError, one_line
-from trackmania_rl.files import check_name, parse_json, paths_cut, read_bounded
+from trackmania_rl.files import check_name, parse_json, read_bounded, without_whole_paths
 from trackmania_rl.race.observation_kernel import CAR_COLUMNS
 from trackmania_rl.race.race import Race, RaceFacts
 from trackmania_rl.race.spaces import Spaces
@@ -228,11 +228,7 @@ def settings_for_workers(settings: Settings, seed: int) -> dict[str, Any]:
     """
     values = settings.model_dump(mode="json", warnings=False, exclude={"user"})
     values["run"]["seed"] = seed
-    return _without_whole_paths(values)  # type: ignore[no-any-return]
-
-
-def _without_whole_paths(values: Any) -> Any:
-    return json.loads(paths_cut(json.dumps(values)))
+    return without_whole_paths(values)  # type: ignore[no-any-return]
 
 
 def fingerprint(settings: Settings, spaces: Spaces, network: nn.Module, maps_folder: Path) -> dict[str, str]:
@@ -255,7 +251,7 @@ def map_facts(settings: Settings, maps_folder: Path) -> dict[str, str]:
             if (file := maps_folder / name).is_file():
                 with file.open("rb") as opened:
                     digest = hashlib.file_digest(opened, "sha256").hexdigest()
-                facts[f"map {_without_whole_paths(name)}"] = digest[:16]
+                facts[f"map {without_whole_paths(name)}"] = digest[:16]
     return facts
 
 

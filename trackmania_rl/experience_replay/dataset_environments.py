@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import itertools
-import json
 import logging
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,7 +17,7 @@ from gymnasium.spaces import Box, Dict, Discrete, Space
 from trackmania_rl.errors import UserError
 from trackmania_rl.experience_replay.episodes import DataSetForm
 from trackmania_rl.experience_replay.minari_files import DataSet
-from trackmania_rl.files import paths_cut, portable
+from trackmania_rl.files import portable, without_whole_paths
 from trackmania_rl.games.envs import ANALOG_RACE_ID, RACE_ID
 from trackmania_rl.games.envs.env_races import TRAINER
 from trackmania_rl.settings import DRIVER_SETTINGS, GameSettings, NamedPart, ObservationSettings, Settings
@@ -146,7 +145,7 @@ def _values(settings: Settings) -> dict[str, Any]:
     """Return the settings of an environment by name, in JSON's types and without folders of this machine's user."""
     values = settings.model_dump(mode="json", include=set(GROUPS_OF_AN_ENVIRONMENT))
     flat = {name: value for group in values.values() for name, value in group.items() if name not in OF_MACHINES}
-    without_folders: dict[str, Any] = json.loads(paths_cut(json.dumps(flat)))
+    without_folders: dict[str, Any] = without_whole_paths(flat)
     if not Path(flat["maps_folder"]).is_relative_to(Path("~").expanduser()):
         without_folders["maps_folder"] = flat["maps_folder"]  # so that the environment is made again on this machine
     return without_folders

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import torch
 from pydantic import BaseModel
 
-from trackmania_rl.files import paths_cut
+from trackmania_rl.files import without_whole_paths
 from trackmania_rl.gbx.challenge import MedalTimes
 from trackmania_rl.race.race import RaceFacts
 from trackmania_rl.settings import MapEntry, Settings, UserSettings
@@ -243,7 +243,7 @@ def hyperparameters(settings: Settings) -> dict[str, bool | int | float | str]:
     told = {}
     for name, value in settings.flat().items():
         if name not in UserSettings.model_fields:
-            plain = json.loads(paths_cut(json.dumps(value, default=_plain)))
+            plain = without_whole_paths(value, _plain)
             told[name] = plain if isinstance(plain, bool | int | float | str) else json.dumps(plain)
     return told
 
