@@ -54,7 +54,7 @@ from trackmania_rl.telemetry.terminal_view import format_time, times_text
 from trackmania_rl.tmi_interaction.launchers import make_launcher
 from trackmania_rl.tmi_interaction.launchers.launcher import SimulatedGameLauncher, find_free_port
 from trackmania_rl.tmi_interaction.script_player import ScriptPlayer
-from trackmania_rl.track.generated_maps import generated_track
+from trackmania_rl.track.generated_maps import is_generated_track
 
 from rich.table import Table
 from rich.text import Text
@@ -176,7 +176,7 @@ def evaluate_maps(
     videos: dict[int, Path] = {}
     if isinstance(launcher, SimulatedGameLauncher) and not arguments.no_video:
         names = [evaluation.map_entry.map_name for evaluation in evaluations]
-        generated = [number for number, name in enumerate(names) if generated_track(name) is not None]
+        generated = [number for number, name in enumerate(names) if is_generated_track(name)]
         left_out = set() if arguments.film_all else set(generated[1:])
         filmed = {k: (evaluations[k], files[k]) for k in range(len(files)) if k not in left_out}
         videos = film(filmed, driver, launcher, arguments, console)

@@ -16,7 +16,7 @@ from trackmania_rl.simulator.tracks.track_design import LINE_SPACING_M
 from trackmania_rl.simulator.tracks.track_file import load_track
 from trackmania_rl.simulator.tracks.world import Track
 from trackmania_rl.track.game_map import map_file
-from trackmania_rl.track.generated_maps import generated_track
+from trackmania_rl.track.generated_maps import generated_track, is_generated_track
 from trackmania_rl.track.line_building import arc_length, directions
 from trackmania_rl.track.reference_line import load_reference_line
 
@@ -47,7 +47,7 @@ def shape_of(name: str, settings: Settings, maps_folder: Path) -> dict[str, Any]
         UserError: if there is no such map, or its files cannot be used.
     """
     facts = {"name": name, "zone_m": settings.observation.distance_between_zone_centers_m}
-    if generated_track(name) is not None:
+    if is_generated_track(name):
         return _of_track(track_of(name)) | facts
     entry = next((entry for entry in settings.game.map_cycle if entry.map_name == name and entry.has_files), None)
     if entry is None:

@@ -131,6 +131,11 @@ def first_recipes(generator: GeneratorSettings, n_tracks: int) -> list[TrackReci
     return [TrackRecipe(generator.first_seed + k, float(difficulty)) for k, difficulty in enumerate(difficulties)]
 
 
+def is_generated_track(name: str) -> bool:
+    """Return whether a name is that of a generated track, which is not made for that."""
+    return TrackRecipe.from_name(name) is not None
+
+
 @functools.lru_cache(maxsize=MOST_NAMED_TRACKS)
 def generated_track(name: str) -> GeneratedTrack | None:
     """Return a generated track by its name; None for any other name."""

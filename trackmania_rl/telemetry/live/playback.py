@@ -16,7 +16,7 @@ from trackmania_rl.protocol.messages import TICK_MS
 from trackmania_rl.simulator.race_batch import CarBatch, TrackForBatch
 from trackmania_rl.telemetry.live.feed import LiveCar, LiveRace
 from trackmania_rl.telemetry.track_shapes import track_of
-from trackmania_rl.track.generated_maps import generated_track
+from trackmania_rl.track.generated_maps import is_generated_track
 
 ELSEWHERE_M: Final = 1.0
 """Largest distance from the recorded position; beyond it, the track is another one."""
@@ -116,7 +116,7 @@ class _DrivenAgain:
 @functools.lru_cache(maxsize=MOST_TRACKS)
 def _track(name: str, map_file: str) -> TrackForBatch | None:
     """Return the simulated game's track by its generated name or file; None for other maps."""
-    is_generated = generated_track(name) is not None
+    is_generated = is_generated_track(name)
     if not is_generated and not (map_file.endswith(".toml") and Path(map_file).is_file()):
         return None
     try:

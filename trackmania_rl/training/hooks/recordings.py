@@ -22,7 +22,7 @@ from trackmania_rl.race.observation_kernel import CAR_COLUMNS
 from trackmania_rl.race.race import Race, RaceFacts
 from trackmania_rl.telemetry.diagnostics import list_pictures, save_data
 from trackmania_rl.telemetry.statistics import RECENT_RACES
-from trackmania_rl.track.generated_maps import generated_track
+from trackmania_rl.track.generated_maps import is_generated_track
 from trackmania_rl.training.diagnostics import Subject, gather
 from trackmania_rl.training.hooks.hook import Hook, Interval
 
@@ -184,7 +184,7 @@ class RecordEvaluations(_Draws):
     def _track(self, facts: RaceFacts) -> str | None:
         """Return the simulated game's track: its file, or the name of a generated one; None for other games."""
         game = self.run.settings.game
-        if generated_track(facts.track) is not None:
+        if is_generated_track(facts.track):
             return facts.track
         entry = next((entry for entry in game.map_cycle if entry.map_name == facts.map_name), None)
         if game.game != "simulated" or entry is None:
