@@ -63,7 +63,7 @@ def user_folder(name: str) -> Path:
 def program_version() -> str:
     """Return a checkout's version, else the installed one, or "unknown"."""
     project_file = SHIPPED_FOLDER / "pyproject.toml"
-    if project_file.is_file():  # not in a wheel, nor where somebody copied scripts and configurations only
+    if project_file.is_file():  # absent in a wheel, and in a copy of scripts and configurations
         project = tomllib.loads(project_file.read_text(encoding="utf-8"))
         return str(project["project"]["version"])
     try:

@@ -132,8 +132,9 @@ class Views:
         if not self.inputs:
             return own
         blocks = [own]
+        columns = {FLOATS: floats, ACTIONS: actions}
         for view in self.inputs:
-            values = self._values(view, rows, {FLOATS: floats, ACTIONS: actions})  # (n, S, ...)
+            values = self._values(view, rows, columns)  # (n, S, ...)
             if view.column == ACTIONS and self.floats_of_actions:
                 values = rows.constants[ACTION_TABLE][values]
             elif view.column == ACTIONS:

@@ -127,9 +127,9 @@ class RunLog:
         with self._raising_os_error():
             connection = self._open()
             if frames_total is not None:
-                for table in ("figure_values", "races"):
-                    undo = f"UPDATE {table} SET is_undone = 1 WHERE frames_total > ? AND NOT is_undone"
-                    self.n_undone = connection.execute(undo, (frames_total,)).rowcount
+                undo = "UPDATE {} SET is_undone = 1 WHERE frames_total > ? AND NOT is_undone"
+                connection.execute(undo.format("figure_values"), (frames_total,))
+                self.n_undone = connection.execute(undo.format("races"), (frames_total,)).rowcount
 
     def write(self, race: RaceFacts, frames_total: int) -> None:
         """Add a race.
