@@ -198,7 +198,7 @@ def test_the_race_of_the_watched_game(make_driving, reader):
 @pytest.mark.parametrize("how", ["killed", "closed", "files deleted", "other files"])
 def test_a_collector_that_is_gone_shows_nothing(how, make_driving, reader, tmp_path):
     (tmp_path / FOLDER).mkdir()
-    old = tmp_path / FOLDER / "race-0-1.npz"
+    old = tmp_path / FOLDER / "race-0-1.safetensors"
     old.write_bytes(b"left behind")
     driving = make_driving(n_games=2)
     assert not old.exists()
@@ -214,7 +214,7 @@ def test_a_collector_that_is_gone_shows_nothing(how, make_driving, reader, tmp_p
         case "files deleted":
             shutil.rmtree(tmp_path / FOLDER)
         case "other files":
-            for name in ("cars-0.json", "race-0-evaluated.npz"):
+            for name in ("cars-0.safetensors", "race-0-evaluated.safetensors"):
                 (tmp_path / FOLDER / name).write_bytes(b"damaged")
     assert reader.cars() == []
     assert reader.race() is None

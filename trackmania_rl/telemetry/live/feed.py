@@ -1,6 +1,6 @@
-"""Cars and races of a running training: files in the folder `live/` of the run, and their reader.
+"""Cars and races of a running training: safetensors files in the folder `live/` of the run, and their reader.
 
-Collectors write them while a reader asks, by the modification time of `asked`, and of `asked-{collector}-{game}` for
+Collectors replace them while a reader asks, by the modification time of `asked`, and of `asked-{collector}-{game}` for
 the races of one game.
 """
 
@@ -10,21 +10,22 @@ import contextlib
 import json
 import os
 import time
-import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
-
-from trackmania_rl.telemetry.run_status import read_record
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
 
 FOLDER: Final = "live"
 ASKED: Final = "asked"
-CARS_FILE: Final = "cars-{collector}.json"
-RACE_FILE: Final = "race-{collector}-{game}.npz"
+CARS_FILE: Final = "cars-{collector}.safetensors"
+RACE_FILE: Final = "race-{collector}-{game}.safetensors"
+VALUES: Final = "values"
 EVALUATED: Final = "evaluated"
 """In place of the game in the name of a collector's newest evaluation race."""
 ASKED_FOR_S: Final = 5.0
@@ -32,6 +33,27 @@ ASKED_FOR_S: Final = 5.0
 ASK_EVERY_S: Final = 1.0
 WATCHED_FOR_S: Final = 3.0
 CAR_IS_OLD_S: Final = 15.0
+
+Arrays = Mapping[str, npt.NDArray[np.generic]]
+
+
+def write_record(file: Path, values: Any, arrays: Arrays = MappingProxyType({})) -> None:
+    """Write JSON values and arrays to a file, which replaces an older one. I/O errors are ignored."""
+    part = file.with_suffix(".part")
+    contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}  # others are stored wrongly
+    with contextlib.suppress(OSError):  # the disk is full; on Windows, the file is being read
+        part.write_bytes(save(contiguous, {VALUES: json.dumps(values)}))
+        part.replace(file)
+
+
+def read_record(file: Path) -> tuple[Any, Arrays] | None:
+    """Read the file of `write_record`; None if it is missing or damaged."""
+    try:
+        with safe_open(file, "numpy") as opened:
+            arrays = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 - it is no dict
+            return json.loads(opened.metadata()[VALUES]), arrays
+    except (OSError, SafetensorError, TypeError, KeyError, ValueError):
+        return None
 
 
 @dataclass(frozen=True)
@@ -111,22 +133,20 @@ class LiveRace:
     frame_time_ms: npt.NDArray[np.int32]
 
     def save(self, file: Path) -> None:
-        """Write the race and rename it to `file`."""
-        part = file.with_suffix(".part")
-        with part.open("wb") as opened:
-            np.savez(opened, **{name: value for name, value in vars(self).items() if value is not None})
-        file.unlink(missing_ok=True)  # some file systems flush a file that replaces another one
-        part.rename(file)
+        """Replace a file by the race."""
+        arrays = {name: value for name, value in vars(self).items() if isinstance(value, np.ndarray)}
+        write_record(file, {name: value for name, value in vars(self).items() if name not in arrays}, arrays)
 
     @classmethod
     def load(cls, file: Path) -> LiveRace | None:
-        """Read the file of `save`; None if it is missing or of another version."""
-        try:
-            with np.load(file, allow_pickle=False) as stored:
-                values: dict[str, Any] = {"frames": None} | {name: stored[name] for name in stored.files}
-            return cls(**{name: v.item() if v is not None and v.ndim == 0 else v for name, v in values.items()})
-        except (OSError, ValueError, EOFError, TypeError, zipfile.BadZipFile):
+        """Read the file of `save`; None if it is missing or damaged."""
+        record = read_record(file)
+        if record is None:
             return None
+        values, arrays = record
+        with contextlib.suppress(TypeError):  # of another version
+            return cls(**values | arrays)
+        return None
 
 
 class LiveReader:
@@ -146,9 +166,9 @@ class LiveReader:
         self._ask(ASKED)
         cars = []
         for file in self._folder.glob(CARS_FILE.format(collector="*")):
-            with contextlib.suppress(ValueError, TypeError):  # of another version
-                for car in json.loads(read_record(file) or "[]"):
-                    cars.append(LiveCar(**car | {"position": tuple(car["position"])}))
+            values, _ = read_record(file) or ([], {})
+            with contextlib.suppress(TypeError):  # of another version
+                cars += [LiveCar(**car | {"position": tuple(car["position"])}) for car in values]
         oldest_s = self._clock() - CAR_IS_OLD_S
         return sorted((car for car in cars if car.timestamp_s > oldest_s), key=lambda car: (car.collector, car.game))
 

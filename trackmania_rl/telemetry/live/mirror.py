@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import math
 import time
@@ -28,8 +27,8 @@ from trackmania_rl.telemetry.live.feed import (
     RACE_FILE,
     LiveCar,
     LiveRace,
+    write_record,
 )
-from trackmania_rl.telemetry.run_status import write_record
 from trackmania_rl.track.game_map import map_file
 
 log = logging.getLogger(__name__)
@@ -112,7 +111,7 @@ class LiveMirror:
             self._update_cars(ids[due], decision, due, now_s)
         if now_s >= self._next_write_s:
             self._next_write_s = now_s + CARS_EVERY_S
-            write_record(self._cars_file, json.dumps([vars(car) for car in self._cars.values()]))
+            write_record(self._cars_file, [vars(car) for car in self._cars.values()])
 
     def close(self) -> None:
         """Remove the files."""
@@ -202,19 +201,18 @@ class LiveMirror:
             "frames": frames,
             "frame_time_ms": time_ms[::every][: 0 if frames is None else len(frames)],
         }
-        with contextlib.suppress(OSError):  # the disk is full; on Windows, the file is being read
-            LiveRace(
-                collector=self._collector,
-                game=game,
-                map_name=entry.map_name,
-                track=_track(entry),
-                is_explo=entry.is_explo,
-                race_finished=race.facts.race_finished,
-                race_time_ms=race.facts.race_time_ms,
-                timestamp_s=self._clock(),
-                map_file=str(map_file(entry, self._maps_folder).resolve()),
-                **columns,
-            ).save(self._folder / RACE_FILE.format(collector=self._collector, game=name))
+        LiveRace(
+            collector=self._collector,
+            game=game,
+            map_name=entry.map_name,
+            track=_track(entry),
+            is_explo=entry.is_explo,
+            race_finished=race.facts.race_finished,
+            race_time_ms=race.facts.race_time_ms,
+            timestamp_s=self._clock(),
+            map_file=str(map_file(entry, self._maps_folder).resolve()),
+            **columns,
+        ).save(self._folder / RACE_FILE.format(collector=self._collector, game=name))
 
 
 def _track(entry: MapEntry) -> str:
