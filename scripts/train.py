@@ -191,7 +191,7 @@ def _shown_at_once(arguments: Arguments) -> Iterator[TerminalView]:
     with open_terminal_view(mode, configuration.folder.name) as view:
         log.info("importing torch, torchrl and numba", extra={"phase": "importing"})
         figures = TrainingStatistics(CommandClock(), ends_at_s=arguments.max_wall_s)
-        if (status := read_status(configuration.folder.path)) is not None:
+        if (status := read_status(configuration.folder.run_log)) is not None:
             figures.load_totals(status.figures)
         view.preview(figures)
         yield view

@@ -1,11 +1,13 @@
 """Run logs that tests write."""
 
+import contextlib
+import logging
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from trackmania_rl.race.race import RaceFacts
-from trackmania_rl.runs.log import FACTS, RunLog
+from trackmania_rl.runs.log import FACTS, MessageHandler, RunLog
 
 
 def write_races(log: Path, races: Iterable[Mapping[str, Any]]) -> None:
@@ -27,3 +29,11 @@ def write_races(log: Path, races: Iterable[Mapping[str, Any]]) -> None:
         opened.write(RaceFacts(**(defaults | facts)), race["frames_total"])
     if opened is not None:
         opened.close()
+
+
+def write_messages(log: Path, texts: Iterable[str], level: int = logging.INFO) -> None:
+    """Add messages of this process."""
+    with contextlib.closing(RunLog(log, lambda: 0.0, 1)) as opened:
+        handler = MessageHandler(opened)
+        for text in texts:
+            handler.handle(logging.LogRecord("a test", level, __file__, 1, text, None, None))

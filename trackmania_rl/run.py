@@ -53,7 +53,7 @@ from trackmania_rl.race.rewards import Reward
 from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.runs.changes import require_known
 from trackmania_rl.runs.folder import RunFolder
-from trackmania_rl.runs.log import CommandClock
+from trackmania_rl.runs.log import CommandClock, MessageHandler, RunLog
 from trackmania_rl.runs.reading import find_manifests
 from trackmania_rl.runs.snapshot import LiveSettings, RunConfiguration
 from trackmania_rl.seeds import SeedTree
@@ -241,7 +241,10 @@ def _train_stage(
         view = order.view or closing.enter_context(
             open_terminal_view(settings.telemetry.terminal_view, settings.run.run_name)
         )
-        closing.enter_context(_logging_to(folder.log))
+        session = count_session(folder)
+        run_log = RunLog(folder.run_log, order.clock, session)
+        closing.callback(run_log.close)
+        closing.enter_context(_logging_to(folder.log, run_log))
 
         network = parts.agent_builder.make_network()
         _log_beginning(folder, settings, network)
@@ -258,8 +261,9 @@ def _train_stage(
             memory=order.memory(settings, parts.spaces, parts.seeds),
             channels=channels,
             folder=folder,
+            run_log=run_log,
             statistics=statistics,
-            session=count_session(folder),
+            session=session,
             reference_lines_m=parts.reference_lines_m,
             maps_folder=parts.maps_folder,
             n_workers=None if serving is None else 0,
@@ -268,7 +272,6 @@ def _train_stage(
         all_hooks = begin_run(
             run,
             [*parts.hooks, *map(as_hook, order.hooks), *([] if serving is None else [serving])],
-            clock=order.clock,
             view=view,
             weights_from=stage.weights_from,
             datasets=parts.datasets,
@@ -385,8 +388,8 @@ class _LogFile(WatchedFileHandler):
 
 
 @contextlib.contextmanager
-def _logging_to(file: Path) -> Iterator[None]:
-    """Log to the run's file, with dates, including the error that ends the run.
+def _logging_to(file: Path, run_log: RunLog) -> Iterator[None]:
+    """Log to the run's text file, with dates, and to its run log, including the error that ends the run.
 
     Raises:
         PassingError: in place of an `OutOfMemoryError`.
@@ -397,8 +400,10 @@ def _logging_to(file: Path) -> Iterator[None]:
     except OSError as error:
         raise UserError(f"{file}: cannot be written: {error.strerror}") from error
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s", "%Y-%m-%d %H:%M:%S"))
+    handlers = (handler, MessageHandler(run_log))
     root = logging.getLogger()
-    root.addHandler(handler)
+    for each in handlers:
+        root.addHandler(each)
     try:
         yield
     except torch.OutOfMemoryError as error:
@@ -407,8 +412,11 @@ def _logging_to(file: Path) -> Iterator[None]:
             "batch_size or memory_size_schedule"
         ) from error
     except UserError as error:  # the terminal may be closed
-        handler.handle(log.makeRecord(log.name, logging.ERROR, __file__, 0, "the training ends: %s", (error,), None))
+        record = log.makeRecord(log.name, logging.ERROR, __file__, 0, "the training ends: %s", (error,), None)
+        for each in handlers:
+            each.handle(record)
         raise
     finally:
-        root.removeHandler(handler)
-        handler.close()
+        for each in handlers:
+            root.removeHandler(each)
+            each.close()

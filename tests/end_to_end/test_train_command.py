@@ -11,6 +11,7 @@ import pytest
 
 from trackmania_rl.runs.reading import find_manifests
 from trackmania_rl.runs.snapshot import write_changes
+from trackmania_rl.runs.folder import RunFolder
 from trackmania_rl.telemetry.live import LiveReader
 from trackmania_rl.telemetry.live.playback import RacePlayback
 from trackmania_rl.telemetry.page.server import health_of
@@ -154,7 +155,7 @@ def test_it_ends_with_ctrl_c_and_the_same_command_resumes_it(training, start_tra
     assert not training.survivors()
     assert reader.cars() == []
     assert not (training.run_folder / "live").exists()
-    assert health_of(training.run_folder)[1]["problem"] == "the training has ended"
+    assert health_of(RunFolder.at(training.run_folder))[1]["problem"] == "the training has ended"
     assert find_manifests(training.run_folder)
     n_frames = training.races[-1]["frames_total"]
 

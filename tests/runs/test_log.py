@@ -1,25 +1,30 @@
 """The run log: what a writer keeps, what a reader gets, and disks that fail."""
 
 import json
+import logging
 import os
 import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 from collections import deque
 
 import pytest
 
-from tests.run_log import write_races
+from tests.run_log import write_messages, write_races
 from tests.telemetry.conftest import race_record
 from trackmania_rl.errors import UserError
 from trackmania_rl.runs.log import (
+    MessageHandler,
     NewestRace,
     RunLog,
     facts_of,
     iterate_races,
     logged_figures,
+    newest_messages,
     newest_race,
+    newest_status,
     race_rows,
     races_with_learning,
 )
@@ -68,14 +73,14 @@ def test_each_race_is_readable_at_once(path):
 
 def test_a_resumed_run_marks_races_after_its_checkpoint_as_undone(path):
     write_races(path, [_race(number) for number in (5, 9, 12, 40)])
-    log = RunLog(path, lambda: 0.0, 2, frames_total=12)
-    assert log.n_undone == 1
+    log = RunLog(path, lambda: 0.0, 2)
+    assert log.undo_after(12) == 1
     log.write(FACTS, 15)
     assert frames(path) == [5, 9, 12, 15]
     assert newest_race(path) == NewestRace(5, 2), "no number repeats"
     log.close()
-    again = RunLog(path, lambda: 0.0, 3, frames_total=12)
-    assert again.n_undone == 1, "those undone before are not counted again"
+    again = RunLog(path, lambda: 0.0, 3)
+    assert again.undo_after(12) == 1, "those undone before are not counted again"
     again.close()
 
 
@@ -86,7 +91,8 @@ def test_figures_are_logged_and_undone_with_the_races(path):
     log.write(FACTS, 20)
     log.write_figures({"train/loss": 0.5}, 20)
     log.close()
-    again = RunLog(path, lambda: 0.0, 2, frames_total=10)
+    again = RunLog(path, lambda: 0.0, 2)
+    again.undo_after(10)
     again.write_figures({"train/loss": 0.25, "train/update_ms": 4}, 10)
     again.write(FACTS, 15)
     again.write(FACTS, 25)
@@ -178,7 +184,7 @@ def test_a_reader_makes_no_file_and_names_a_log_it_cannot_read(path, tmp_path):
     path.write_text("no log")
     with pytest.raises(UserError, match="not a database"):
         newest_race(path)
-    with pytest.raises(OSError, match="not a database"):
+    with pytest.raises(UserError, match="cannot be written to: file is not a database"):
         RunLog(path, lambda: 0.0, 1)
 
 
@@ -188,3 +194,42 @@ def test_a_summary_tool_writes_lines(path, tmp_path, repository_root):
     subprocess.run([*tool, "--races", tmp_path / "races.jsonl"], check=True)
     lines = [json.loads(line) for line in (tmp_path / "races.jsonl").read_text().splitlines()]
     assert lines == list(races_with_learning(path))
+
+
+def test_messages_are_logged_with_their_time_level_and_process(path):
+    write_messages(path, ["the first", "the second %s"])
+    log = RunLog(path, lambda: 0.0, 1)
+    handler = MessageHandler(log)
+    try:
+        raise ValueError("a bug")
+    except ValueError:
+        error = sys.exc_info()
+    record = logging.LogRecord("a test", logging.ERROR, __file__, 1, "failed: %d", (7,), error)
+    record.created = 1e9
+    handler.handle(record)
+    first, second, third = newest_messages(path, most=9)
+    assert [first.text, second.text] == ["the first", "the second %s"]
+    assert (third.time_s, third.level, third.process) == (1e9, "ERROR", "MainProcess")
+    assert third.text.startswith("failed: 7\nTraceback")
+    assert third.text.endswith("ValueError: a bug")
+    assert newest_messages(path, most=2) == [second, third]
+    assert newest_messages(path, most=9, after_id=second.id) == [third]
+    log.close()
+
+
+def test_threads_write_one_log(path):
+    log = RunLog(path, lambda: 0.0, 1)
+
+    def write(number):
+        for step in range(50):
+            log.write_status(f"{number}")
+            log.write_figures({f"figure {number}": step}, step)
+
+    threads = [threading.Thread(target=write, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(list(logged_figures(path))) == 200
+    assert newest_status(path) in "0123"
+    log.close()

@@ -1,35 +1,42 @@
-"""The status file of a training: written in place and read whole."""
+"""The status of a training in its log, and what it says about the training."""
+
+import sqlite3
 
 import pytest
 
 from tests.telemetry.conftest import status_of
-from trackmania_rl.telemetry import run_status
-from trackmania_rl.telemetry.run_status import ROOM_BYTES, STATUS_FILE, read_status, write_status
+from trackmania_rl.runs.log import RunLog
+from trackmania_rl.telemetry.run_status import read_status
 
 
-def test_what_is_written_is_read(tmp_path):
-    assert read_status(tmp_path) is None
-    write_status(tmp_path / "run", status_of())
-    (tmp_path / "run").mkdir()
-    write_status(tmp_path / "run", status_of())
-    assert read_status(tmp_path / "run") == status_of(), "a folder that was missing was no error"
-    before = (tmp_path / "run" / STATUS_FILE).stat()
-    longer = status_of(is_over=True, figures={f"figure_{number}": 1.0 for number in range(90)})
-    write_status(tmp_path / "run", longer)
-    assert read_status(tmp_path / "run") == longer
-    after = (tmp_path / "run" / STATUS_FILE).stat()
-    assert (after.st_ino, after.st_size) == (before.st_ino, before.st_size), "a full disk does not matter"
-    longest = status_of(losses={f"{number}" * 500: 1.0 for number in range(10, 60)})
-    for status in (longest, status_of()):
-        write_status(tmp_path / "run", status)
-        assert read_status(tmp_path / "run") == status
+def test_the_newest_status_is_read(tmp_path):
+    path = tmp_path / "run.sqlite"
+    assert read_status(path) is None
+    log = RunLog(path, lambda: 0.0, 1)
+    assert read_status(path) is None, "of a training that begins"
+    for status in (status_of(), status_of(is_over=True, saved_at_s=3.0)):
+        log.write_status(status.model_dump_json())
+        assert read_status(path) == status
+    log.close()
+    assert read_status(path) == status
+    with sqlite3.connect(path) as edited:
+        edited.execute("UPDATE status SET json = '{}'")
+    edited.close()
+    assert read_status(path) is None
+    path.write_bytes(b"no log")
+    assert read_status(path) is None
 
 
-@pytest.mark.parametrize("content", [b"", b"{}", bytes(ROOM_BYTES), b"x" * ROOM_BYTES, b"torn"])
-def test_what_is_damaged_or_half_written_is_not_taken(tmp_path, content, monkeypatch):
-    monkeypatch.setattr(run_status, "READ_AGAIN_AFTER_S", 0.0)
-    write_status(tmp_path, status_of())
-    whole = (tmp_path / STATUS_FILE).read_bytes()
-    torn = whole[:50] + bytes([whole[50] ^ 1]) + whole[51:]
-    (tmp_path / STATUS_FILE).write_bytes(torn if content == b"torn" else content)
-    assert read_status(tmp_path) is None
+@pytest.mark.parametrize(
+    ("changes", "wrong"),
+    [
+        ({}, None),
+        ({"is_over": True}, "has ended"),
+        ({"told_at_s": 1020.0}, "restarted since the last status"),
+        ({"told_at_s": 940.0}, "no status for 70 s"),
+        ({"ticked_at_s": 100.0}, "no progress for 910 s"),
+    ],
+)
+def test_a_status_says_what_is_wrong(changes, wrong):
+    said = status_of(**changes).what_is_wrong(1010.0)
+    assert said == wrong or wrong in said

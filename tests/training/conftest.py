@@ -18,6 +18,7 @@ from trackmania_rl.race.progress import FragmentCutter
 from trackmania_rl.race.race import Race, RaceFacts
 from trackmania_rl.race.spaces import race_spaces
 from trackmania_rl.runs.folder import RunFolder
+from trackmania_rl.runs.log import RunLog
 from trackmania_rl.runs.snapshot import LiveSettings, write_snapshot
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import load_settings, settings_from_flat
@@ -28,7 +29,6 @@ from trackmania_rl.training.hooks import figures
 from trackmania_rl.training.hooks.checkpoints import SaveCheckpoints, state_of
 from trackmania_rl.training.hooks.figures import WriteFigures
 from trackmania_rl.training.hooks.hook import RunContext
-from trackmania_rl.training.hooks.race_log import WriteLog
 from trackmania_rl.training.learner import learn
 
 TINY = (
@@ -200,6 +200,7 @@ def make_context(live, seeds, folder, channels, clock=time.monotonic, **more):
         memory=make_configured_memory(settings, spaces, seeds),
         channels=channels,
         folder=folder,
+        run_log=RunLog(folder.run_log, clock, more.get("session", 1)),
         statistics=TrainingStatistics(clock),
         **more,
     )
@@ -271,7 +272,7 @@ class LocalRun:
     def close_files(self):
         """End what holds files open."""
         self.hook(WriteFigures).end()
-        self.hook(WriteLog).end()
+        self.context.run_log.close()
 
 
 @pytest.fixture

@@ -40,7 +40,6 @@ def test_a_run_whose_checkpoints_are_gone_does_not_begin_anew(make_run, make_rac
     if lost == "an empty folder":
         folder.checkpoints.mkdir()
     elif lost != "no folder":
-        (folder.path / "status.json").unlink()
         folder.checkpoints.symlink_to(folder.path / "not mounted")
     races = list(iterate_races(folder.run_log))
     with pytest.raises(

@@ -25,11 +25,9 @@ from trackmania_rl.runs.manifest import CheckpointError
 from trackmania_rl.runs.reading import load_checkpoint
 from trackmania_rl.runs.store import MANIFEST_ROOM_BYTES, save_checkpoint, state_files
 from trackmania_rl.seeds import SeedTree
-from trackmania_rl.telemetry.page.curves import LineTail
-from trackmania_rl.telemetry.run_status import STATUS_FILE, read_status
+from trackmania_rl.telemetry.run_status import read_status
 from trackmania_rl.training.hooks import hook as hook_module
 from trackmania_rl.training.hooks.checkpoints import SaveCheckpoints, state_of
-from trackmania_rl.training.hooks.race_log import WriteLog
 from trackmania_rl.training.hooks.status import WriteStatus
 from trackmania_rl.training.learner import reward_race
 
@@ -74,7 +72,7 @@ def _drivers(run):
 
 def test_a_full_disk_costs_neither_races_nor_the_run(begin_run, make_race, logger, monkeypatch, caplog):
     run = begin_run(tensorboard_interval_s=1e-9, minimum_free_disk_mb=1)  # each race is written
-    race_log = run.hook(WriteLog)._log
+    race_log = run.context.run_log
     _take(run, make_race(17, True))
     with monkeypatch.context() as full, caplog.at_level(logging.ERROR):
         full.setattr(race_log, "_write_waiting", _no_space)
@@ -96,14 +94,13 @@ def test_a_full_disk_costs_neither_races_nor_the_run(begin_run, make_race, logge
 def test_pipes_and_devices_in_a_runs_folder_are_not_opened(begin_run, live, make_race, caplog, make):
     run = begin_run(tensorboard_interval_s=1e-9)
     folder = run.context.folder
-    for file in (folder.settings, folder.path / STATUS_FILE, folder.run_log):
+    for file in (folder.settings, folder.run_log):
         file.unlink(missing_ok=True)
         make(file)
     _take(run, make_race(17, True, race_time_ms=3100))
     _tick(run, 1.0)
     run.hook(WriteStatus).end()
-    assert read_status(folder.path) is None
-    assert LineTail(folder.run_log).read() == []
+    assert read_status(folder.run_log) is None
     for read in (lambda: list(iterate_races(folder.run_log)), lambda: new_run_folder(folder).__enter__()):
         with pytest.raises(UserError, match=r"is a folder, a pipe|is no file"):
             read()
@@ -189,7 +186,7 @@ def test_a_run_that_was_killed_counts_no_race_twice_and_keeps_its_records(begin_
 def test_a_run_folder_that_was_deleted_is_made_again_for_the_next_checkpoint(begin_run):
     run = begin_run()
     folder = run.context.folder.path
-    with _logging_to(run.context.folder.log):
+    with _logging_to(run.context.folder.log, run.context.run_log):
         shutil.rmtree(folder)
         logging.warning("a record without a folder for it")
         assert run.hook(SaveCheckpoints).try_to_save()
@@ -199,7 +196,7 @@ def test_a_run_folder_that_was_deleted_is_made_again_for_the_next_checkpoint(beg
 
 
 def test_a_folder_in_the_place_of_the_log_is_named(tmp_path):
-    with pytest.raises(UserError, match=r": is a folder"), _logging_to(tmp_path):
+    with pytest.raises(UserError, match=r": is a folder"), _logging_to(tmp_path, SimpleNamespace()):
         pass
 
 

@@ -21,7 +21,6 @@ from trackmania_rl.training.building import begin_run
 from trackmania_rl.training.collector import TurnTakingCollector
 from trackmania_rl.training.hooks.figures import WriteFigures
 from trackmania_rl.training.hooks.hook import Hook
-from trackmania_rl.training.hooks.race_log import WriteLog
 from trackmania_rl.training.learner import learn
 
 from .conftest import edit, make_context, open_channels_here
@@ -102,11 +101,7 @@ class Session:
         try:
             learn(self.run, self.hooks, self._should_stop)
         except KilledError:
-            ending = (
-                self.hooks
-                if not is_killed
-                else [hook for hook in self.hooks if isinstance(hook, WriteFigures | WriteLog)]
-            )
+            ending = self.hooks if not is_killed else [hook for hook in self.hooks if isinstance(hook, WriteFigures)]
         finally:
             self.channels.run_state.publish(stop=True)
             for hook in ending:

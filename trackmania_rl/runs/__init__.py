@@ -14,13 +14,13 @@
         best_runs/{map}_{time}/    input script, Q values, settings and driver of each record
         good_runs/{map}_{time}/    the same of all races within threshold_to_save_all_runs_ms, without drivers
         drivers/{frames}.driver    drivers kept during the training, see keep_driver_every_s
-        run.sqlite                 run log: races, see `trackmania_rl.runs.log`
+        run.sqlite                 run log: races, figures, messages, status, see `trackmania_rl.runs.log`
         seeds.json                 seeds of the run and of the learner's parts
         diagnostics/               plots of values, quantiles, errors and expectations
         sessions.txt               number of starts of the run
-        train.log                  log
+        train.log                  messages as text
         evaluation/                output of scripts/evaluate.py
-        live/                      newest states of the games, for the live page
+        live/                      newest states and races of the games, for the live page
         generated_tracks/          tracks that the collectors generated
     tensorboard/{run_name}/        event files
 

@@ -8,9 +8,11 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
+import logging
 import math
 import os
 import sqlite3
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -19,12 +21,13 @@ from typing import Any, Final, NamedTuple
 
 import psutil
 from pydantic import ValidationError
+from typing_extensions import override
 
 from trackmania_rl.errors import UserError, one_line
 from trackmania_rl.race.race import RaceFacts
 
 MOST_WAITING: Final = 10_000
-"""Newest races and sets of figures that are kept in memory while the disk fails."""
+"""Newest races, messages and sets of figures that are kept in memory while the disk fails."""
 OPEN_TIMEOUT_S: Final = 10.0
 """Wait for another program that locks the log at the start. Later writes do not wait."""
 
@@ -59,6 +62,8 @@ _SCHEMA: Final = f"""
     CREATE VIEW IF NOT EXISTS figures AS
         SELECT v.id, v.is_undone, v.frames_total, n.name, v.value
         FROM figure_values v JOIN figure_names n ON n.id = v.name_id;
+    CREATE TABLE IF NOT EXISTS messages (id INTEGER PRIMARY KEY, time_s REAL, level TEXT, process TEXT, text TEXT);
+    CREATE TABLE IF NOT EXISTS status (id INTEGER PRIMARY KEY CHECK (id = 1), json TEXT);
     COMMIT;
 """
 _INSERT_NAME: Final = "INSERT OR IGNORE INTO figure_names (name) VALUES (?)"
@@ -66,6 +71,8 @@ _INSERT_FIGURE: Final = """
     INSERT INTO figure_values (frames_total, name_id, value)
     VALUES (?, (SELECT id FROM figure_names WHERE name = ?), ?)
 """
+_INSERT_MESSAGE: Final = "INSERT INTO messages (time_s, level, process, text) VALUES (?, ?, ?, ?)"
+_REPLACE_STATUS: Final = "INSERT OR REPLACE INTO status (id, json) VALUES (1, ?)"
 _INSERT: Final = f"INSERT INTO races ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))})"
 
 _OF_SUMMARIES: Final = ("wall_s", "map", "frames_total", "race_finished", "race_time_ms", "is_generated")
@@ -96,26 +103,22 @@ class CommandClock:
 
 
 class RunLog:
-    """Writer of a run's log. There is one at a time, in the learner.
+    """Writer of a run's log. There is one at a time, in the learner. Thread-safe.
 
-    Each race and each set of figures is committed at once. Those that cannot be written wait for the next call. A log
-    that was deleted is made again. `kill -9` loses no race; a power cut may lose the newest ones.
-
-    Attributes:
-        n_undone: races after the checkpoint that the run resumed from. They stay in the log, marked as undone.
+    Each race, message and set of figures is committed at once. Those that cannot be written wait for the next call. A
+    log that was deleted is made again. `kill -9` loses no race; a power cut may lose the newest ones.
     """
 
-    def __init__(self, path: Path, clock: Callable[[], float], session: int, frames_total: int | None = None) -> None:
+    def __init__(self, path: Path, clock: Callable[[], float], session: int) -> None:
         """Open the log for a session.
 
         Args:
             path: file of the log.
             clock: seconds since the start of the session.
             session: number of starts of the run.
-            frames_total: of the checkpoint. None marks no race as undone.
 
         Raises:
-            OSError: if the log cannot be written.
+            UserError: if the log cannot be written.
         """
         self._path = path
         self._clock = clock
@@ -123,13 +126,21 @@ class RunLog:
         self._waiting: deque[tuple[str, list[tuple[Any, ...]]]] = deque(maxlen=MOST_WAITING)
         self._connection: sqlite3.Connection | None = None
         self._opened_file_id: tuple[int, int] | None = None
-        self.n_undone = 0
-        with self._raising_os_error():
+        self._lock = threading.Lock()
+        with self._beginning():
+            self._open()
+
+    def undo_after(self, frames_total: int) -> int:
+        """Mark races and figures after a checkpoint as undone, and return the number of these races.
+
+        Raises:
+            UserError: if the log cannot be written.
+        """
+        undo = "UPDATE {} SET is_undone = 1 WHERE frames_total > ? AND NOT is_undone"
+        with self._beginning():
             connection = self._open()
-            if frames_total is not None:
-                undo = "UPDATE {} SET is_undone = 1 WHERE frames_total > ? AND NOT is_undone"
-                connection.execute(undo.format("figure_values"), (frames_total,))
-                self.n_undone = connection.execute(undo.format("races"), (frames_total,)).rowcount
+            connection.execute(undo.format("figure_values"), (frames_total,))
+            return connection.execute(undo.format("races"), (frames_total,)).rowcount
 
     def write(self, race: RaceFacts, frames_total: int) -> None:
         """Add a race.
@@ -151,34 +162,47 @@ class RunLog:
         rows = [(frames_total, name, float(value)) for name, value in figures.items() if math.isfinite(value)]
         self._add(_INSERT_FIGURE, rows)
 
-    def _add(self, statement: str, rows: list[tuple[Any, ...]]) -> None:
-        self._waiting.append((statement, rows))
-        with self._raising_os_error():
-            self._write_waiting()
+    def write_message(self, record: logging.LogRecord, text: str) -> None:
+        """Add a message.
 
-    def close(self) -> None:
-        """Write the waiting races and close the log. The last reader's files beside it are removed.
+        Raises:
+            OSError: if the disk fails. The message is written with the next one.
+        """
+        self._add(_INSERT_MESSAGE, [(record.created, record.levelname, record.processName, text)])
+
+    def write_status(self, json_text: str) -> None:
+        """Replace the status of the training.
 
         Raises:
             OSError: if the disk fails.
         """
-        with self._raising_os_error():
+        with self._writing():
+            self._open().execute(_REPLACE_STATUS, (json_text,))
+
+    def _add(self, statement: str, rows: list[tuple[Any, ...]]) -> None:
+        with self._writing():
+            self._waiting.append((statement, rows))
+            self._write_waiting()
+
+    def close(self) -> None:
+        """Write what waits, if the disk does not fail, and close the log. The last reader's files are removed."""
+        with contextlib.suppress(OSError), self._writing():
             self._write_waiting()
             if self._connection is not None:
-                with contextlib.suppress(sqlite3.OperationalError):  # a reader is connected
-                    self._connection.execute("PRAGMA journal_mode = DELETE")
-        self._close()
+                self._connection.execute("PRAGMA journal_mode = DELETE")  # fails while a reader is connected
+            self._close()
 
     def _write_waiting(self) -> None:
+        if not self._waiting:
+            return
         connection = self._open()
-        if self._waiting:
-            with connection:
-                connection.execute("BEGIN IMMEDIATE")
-                for statement, rows in self._waiting:
-                    if statement == _INSERT_FIGURE:
-                        connection.executemany(_INSERT_NAME, [(name,) for _, name, _ in rows])
-                    connection.executemany(statement, rows)
-            self._waiting.clear()
+        with connection:
+            connection.execute("BEGIN IMMEDIATE")
+            for statement, rows in self._waiting:
+                if statement == _INSERT_FIGURE:
+                    connection.executemany(_INSERT_NAME, [(name,) for _, name, _ in rows])
+                connection.executemany(statement, rows)
+        self._waiting.clear()
 
     def _open(self) -> sqlite3.Connection:
         """Return the connection. Open the log if it is closed, was deleted or replaced."""
@@ -187,7 +211,9 @@ class RunLog:
         self._close()
         if self._path.exists() and not self._path.is_file():  # a pipe would block
             raise OSError(errno.EINVAL, f"{self._path.name} is no file")
-        self._connection = sqlite3.connect(self._path, timeout=OPEN_TIMEOUT_S, isolation_level=None)
+        self._connection = sqlite3.connect(
+            self._path, timeout=OPEN_TIMEOUT_S, isolation_level=None, check_same_thread=False
+        )
         self._connection.execute("PRAGMA journal_mode = WAL")
         self._connection.execute("PRAGMA synchronous = NORMAL")
         self._connection.executescript(_SCHEMA)
@@ -209,13 +235,38 @@ class RunLog:
         self._connection = None
 
     @contextlib.contextmanager
-    def _raising_os_error(self) -> Iterator[None]:
-        """Turn errors of sqlite3 into `OSError`. The log is opened anew after one."""
+    def _writing(self) -> Iterator[None]:
+        """Hold the lock. Turn errors of sqlite3 into `OSError`. The log is opened anew after one."""
+        with self._lock:
+            try:
+                yield
+            except sqlite3.Error as error:
+                self._close()
+                raise OSError(errno.EIO, str(error)) from error
+
+    @contextlib.contextmanager
+    def _beginning(self) -> Iterator[None]:
+        """Raise `UserError` in place of an I/O error."""
         try:
-            yield
-        except sqlite3.Error as error:
-            self._close()
-            raise OSError(errno.EIO, str(error)) from error
+            with self._writing():
+                yield
+        except OSError as error:
+            raise UserError(
+                f"{self._path} cannot be written to: {error.strerror}; free some space, or move it away"
+            ) from error
+
+
+class MessageHandler(logging.Handler):
+    """Handler of `logging` that writes messages to a run log. I/O errors are ignored."""
+
+    def __init__(self, run_log: RunLog) -> None:
+        super().__init__()
+        self._run_log = run_log
+
+    @override
+    def emit(self, record: logging.LogRecord) -> None:
+        with contextlib.suppress(OSError):
+            self._run_log.write_message(record, self.format(record))
 
 
 def last_written_s(log: Path) -> float | None:
@@ -283,6 +334,35 @@ def total_s(log: Path) -> float:
         UserError: if the log is missing or damaged.
     """
     return sum(end_s for _, end_s in _select(log, _SESSION_ENDS))
+
+
+class Message(NamedTuple):
+    """Message of a training. `time_s` is since the epoch; `process` is the name of the process."""
+
+    id: int
+    time_s: float
+    level: str
+    process: str
+    text: str
+
+
+def newest_messages(log: Path, most: int, after_id: int = 0) -> list[Message]:
+    """Return the newest messages after one, at most `most`, in their order.
+
+    Raises:
+        UserError: if the log is missing or damaged.
+    """
+    select = "SELECT id, time_s, level, process, text FROM messages WHERE id > ? ORDER BY id DESC LIMIT ?"
+    return [Message(*values) for values in _select(log, select, after_id, most)][::-1]
+
+
+def newest_status(log: Path) -> str | None:
+    """Return the newest text of `RunLog.write_status`; None without one.
+
+    Raises:
+        UserError: if the log is missing or damaged.
+    """
+    return next((text for (text,) in _select(log, "SELECT json FROM status")), None)
 
 
 class Figure(NamedTuple):

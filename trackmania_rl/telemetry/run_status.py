@@ -1,61 +1,14 @@
-"""Status of a training for other processes: a small file in the run's folder, rewritten every second."""
+"""Status of a training for other processes, in the run log."""
 
 from __future__ import annotations
 
 import contextlib
-import time
-import zlib
 from pathlib import Path
-from typing import Final
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from trackmania_rl.errors import UserError
-from trackmania_rl.files import read_bounded
-
-STATUS_FILE: Final = "status.json"
-ROOM_BYTES: Final = 1 << 14
-MOST_BYTES: Final = 1 << 23
-CHECKSUM_BYTES: Final = 10
-"""Eight digits between two line breaks, at the end of the file."""
-READ_TRIES: Final = 5
-READ_AGAIN_AFTER_S: Final = 0.02
-
-
-def write_record(path: Path, text: str) -> None:
-    """Replace a text file with a checksum in place, which works on a full disk. I/O errors are ignored."""
-    content = text.encode()
-    room = ROOM_BYTES
-    while room < len(content) + CHECKSUM_BYTES:
-        room *= 2
-    with contextlib.suppress(OSError):
-        if path.exists() and not path.is_file():  # a pipe or a device
-            return
-        size = path.stat().st_size if path.is_file() else 0
-        if size < room or size % ROOM_BYTES:
-            path.write_bytes(bytes(room))
-            size = room
-        content = content.ljust(size - CHECKSUM_BYTES)
-        with path.open("r+b", buffering=0) as file:
-            file.write(content + _checksum(content))
-
-
-def read_record(path: Path) -> str | None:
-    """Read the text of `write_record`; None if the file is missing or damaged."""
-    for _ in range(READ_TRIES):
-        try:
-            raw = bytes(read_bounded(path, MOST_BYTES))
-        except UserError:
-            return None
-        content, checksum = raw[:-CHECKSUM_BYTES], raw[-CHECKSUM_BYTES:]
-        if checksum == _checksum(content):
-            return content.decode("utf-8", "replace")
-        time.sleep(READ_AGAIN_AFTER_S)  # it is being written
-    return None
-
-
-def _checksum(content: bytes) -> bytes:
-    return b"\n%08x\n" % zlib.crc32(content)
+from trackmania_rl.runs.log import newest_status
 
 
 class RunStatus(BaseModel):
@@ -89,22 +42,16 @@ class RunStatus(BaseModel):
             return "the training has ended"
         silent_s, stalled_s = now_s - self.told_at_s, now_s - self.ticked_at_s
         if silent_s < 0:  # the clock began anew
-            return "the machine was restarted since the training last told of itself"
+            return "the machine was restarted since the last status"
         if silent_s > self.silence_s:
-            return f"no sign of life for {silent_s:.0f} s"
+            return f"no status for {silent_s:.0f} s: the training hangs or was killed, or its disk is full"
         if stalled_s > self.stall_s:
-            return f"it has not gone on for {stalled_s:.0f} s"
+            return f"no progress for {stalled_s:.0f} s"
         return None
 
 
-def write_status(folder: Path, status: RunStatus) -> None:
-    """Replace the status in a run's folder."""
-    write_record(folder / STATUS_FILE, status.model_dump_json())
-
-
-def read_status(folder: Path) -> RunStatus | None:
-    """Read a run's status; None if it is missing or damaged."""
-    text = read_record(folder / STATUS_FILE)
-    with contextlib.suppress(ValidationError):
-        return RunStatus.model_validate_json(text or "")
+def read_status(log: Path) -> RunStatus | None:
+    """Read the status in a run log; None if it is missing or damaged."""
+    with contextlib.suppress(UserError, ValidationError):
+        return RunStatus.model_validate_json(newest_status(log) or "")
     return None

@@ -347,7 +347,7 @@ class TrainingStatistics:
         }
 
     def load_totals(self, figures: Mapping[str, float]) -> None:
-        """Load the totals in a run's status file, which are shown until a checkpoint is loaded."""
+        """Load the totals in a run's status, which are shown until a checkpoint is loaded."""
         self.frames_total = int(figures.get("frames_total", 0))
         self.races_total = int(figures.get("races_total", 0))
         self._updates_before = int(figures.get("updates_total", 0))

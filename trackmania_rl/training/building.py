@@ -17,7 +17,6 @@ from trackmania_rl.experience_replay.rollout_store import RolloutStore
 from trackmania_rl.parts import make_part
 from trackmania_rl.race.rewards import Reward
 from trackmania_rl.race.spaces import Spaces
-from trackmania_rl.runs.log import CommandClock
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import Settings, SettingsError
 from trackmania_rl.telemetry.terminal_view import TerminalView
@@ -25,7 +24,7 @@ from trackmania_rl.training.hooks.checkpoints import KeepDrivers, KeepRecords, S
 from trackmania_rl.training.hooks.datasets import LearnFromDataSets
 from trackmania_rl.training.hooks.figures import LearningFigures, WriteFigures
 from trackmania_rl.training.hooks.hook import Hook, RunContext
-from trackmania_rl.training.hooks.race_log import WriteLog
+from trackmania_rl.training.hooks.race_log import WriteRaces
 from trackmania_rl.training.hooks.recordings import DrawDiagnostics, RecordEvaluations
 from trackmania_rl.training.hooks.status import ProfileRounds, ShowInTerminal, WriteStatus
 from trackmania_rl.training.replay import Replay
@@ -104,7 +103,6 @@ def begin_run(
     run: RunContext,
     hooks: Sequence[Hook] = (),
     *,
-    clock: CommandClock | None = None,
     view: TerminalView | None = None,
     weights_from: Path | None = None,
     datasets: Sequence[DataSet] = (),
@@ -115,7 +113,6 @@ def begin_run(
     Args:
         run: parts of the run.
         hooks: a user's hooks. They come after those that ship.
-        clock: seconds since the start of the command.
         view: the view in the terminal.
         weights_from: see `SaveCheckpoints`.
         datasets: races in the memory before the first race, see `open_datasets`.
@@ -135,11 +132,10 @@ def begin_run(
     run.statistics.agent = run.agent
     in_order: list[Hook] = []  # at each point of the loop
     learning = LearningFigures()
-    race_log = WriteLog(clock or CommandClock())
-    run.figures = WriteFigures(learning, in_order, race_log)
+    run.figures = WriteFigures(learning, in_order)
     checkpoints = SaveCheckpoints(weights_from, accepted_changes)
     in_order += [
-        race_log,
+        WriteRaces(),
         KeepRecords(),
         *([LearnFromDataSets(datasets)] if datasets else []),
         learning,

@@ -2,6 +2,7 @@
 
 import contextlib
 import gc
+import logging
 import threading
 
 import numpy as np
@@ -11,7 +12,7 @@ pytest.importorskip("fastapi", reason="the live page's packages are not installe
 
 from starlette.testclient import TestClient
 
-from tests.run_log import write_races
+from tests.run_log import write_messages, write_races
 from trackmania_rl.paths import PROJECT_FOLDER
 from trackmania_rl.runs.folder import RunFolder
 from trackmania_rl.runs.snapshot import write_snapshot
@@ -63,10 +64,8 @@ def make_run(save_folder, repository_root, name="tested", n_races=20):
     if n_races > 0:
         races = [race_line(number, is_explo=number % 2 == 1) for number in range(1, n_races + 1)]
         write_races(folder / "run.sqlite", races)
-    (folder / "train.log").write_text(
-        "2026-11-24 02:33:42 INFO a network of 301,325 parameters\n"
-        "2026-11-24 02:33:46 WARNING collector 0 has died\nTraceback of it\n"
-    )
+    write_messages(folder / "run.sqlite", ["a network of 301,325 parameters"], logging.INFO)
+    write_messages(folder / "run.sqlite", ["collector 0 has died\nTraceback of it"], logging.WARNING)
     record = folder / "best_runs" / f"valley_{RECORD_MS}"
     record.mkdir(parents=True)
     (record / f"{record.name}.inputs").write_text(INPUTS)

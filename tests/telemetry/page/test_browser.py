@@ -1,12 +1,13 @@
 """The page in a browser, driven as a person would: headless Chromium, where it is installed."""
 
+import logging
 import os
 import shutil
 
 import pytest
 
 from tests.keep_games_command import wait_until as wait_for
-from tests.run_log import write_races
+from tests.run_log import write_messages, write_races
 from tests.telemetry.page.conftest import RECORD_MS, make_run, race_line, serving
 from trackmania_rl.paths import PROJECT_FOLDER
 from trackmania_rl.runs.log import RunLog
@@ -41,8 +42,7 @@ def shown_run(tmp_path_factory, repository_root):
     save_folder = tmp_path_factory.mktemp("runs") / "save"
     other = make_run(save_folder, repository_root, "other", n_races=3)
     shutil.rmtree(other.best_runs)
-    for file in (other.run_log, other.log):
-        os.utime(file, (1e9, 1e9))
+    os.utime(other.run_log, (1e9, 1e9))
     run = make_run(save_folder, repository_root)
     write_figures(run)
     page = RunPage(run, PROJECT_FOLDER)
@@ -123,8 +123,7 @@ def test_a_run_is_shown_and_its_record_played_and_news_come_as_they_are_written(
     wait_for(lambda: page.find_elements(By.CSS_SELECTOR, "#charts .uplot canvas"), "chart")
     assert "collector 0 has died" in text(page, "log")
     write_races(shown_run.run_log, [race_line(21)])
-    with shown_run.log.open("a") as file:
-        file.write("2026-11-24 03:00:00 WARNING the disk <b>is full</b>\n")
+    write_messages(shown_run.run_log, ["the disk <b>is full</b>"], logging.WARNING)
     wait_for(lambda: "the disk <b>is full</b>" in text(page, "log"), "new message, as text")
     wait_for(lambda: "8,400" in text(page, "facts"), "new race")
 

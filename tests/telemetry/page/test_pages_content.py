@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 
-from tests.run_log import write_races
+from tests.run_log import write_messages, write_races
 from tests.telemetry.page.conftest import RECORD_MS, race_line
 from trackmania_rl.errors import UserError
 from trackmania_rl.paths import PROJECT_FOLDER
@@ -122,7 +122,7 @@ def test_a_log_of_days_is_read_in_pieces_and_bounded(run, monkeypatch):
     ]
     run.run_log.unlink()
     write_races(run.run_log, races)
-    run.log.write_text("".join(f"2026-11-24 02:33:42 INFO message {k} {'x' * 200}\n" for k in range(3000)))
+    write_messages(run.run_log, (f"message {k} {'x' * 200}" for k in range(3000)))
     whole = RunPage(run, PROJECT_FOLDER)
     whole.read()
     points = whole.snapshot()["races"]["curves"]["valley/evaluated"]
@@ -144,7 +144,9 @@ def test_a_log_of_days_is_read_in_pieces_and_bounded(run, monkeypatch):
 
 
 def write_figures(run, steps, value=1.0, resumed_at=None):
-    log = RunLog(run.run_log, lambda: 0.0, 1 if resumed_at is None else 2, resumed_at)
+    log = RunLog(run.run_log, lambda: 0.0, 1 if resumed_at is None else 2)
+    if resumed_at is not None:
+        log.undo_after(resumed_at)
     for step in steps:
         log.write_figures({"train/loss": value * step, "weights/layer": 1.0}, step)
     log.close()

@@ -14,10 +14,10 @@ from starlette.websockets import WebSocketDisconnect
 from tests.run_log import write_races
 from tests.telemetry.conftest import status_of
 from tests.telemetry.page.conftest import LIVE, make_run, race_line, serving
+from trackmania_rl.runs.log import RunLog
 from trackmania_rl.telemetry.page import guard
 from trackmania_rl.telemetry.page import server as server_module
 from trackmania_rl.telemetry.page.server import make_app
-from trackmania_rl.telemetry.run_status import write_status
 
 TOKEN = "a-secret-word"
 LIVE_ELSEWHERE = "ws://box.example:8600/live"
@@ -157,7 +157,9 @@ def _tell(run, **changes):
     times = {"told_at_s": now_s, "ticked_at_s": now_s - 2.0, "raced_at_s": now_s - 3.0}
     figures = {"frames_total": 12_345.0, "collectors_alive": 2.0, "collector_restarts_total": 7.0}
     losses = {"loss": 0.5, 'odd"name\\': 1.5}
-    write_status(run.path, status_of(**{**times, "figures": figures, "losses": losses, **changes}))
+    status = status_of(**{**times, "figures": figures, "losses": losses, **changes})
+    with contextlib.closing(RunLog(run.run_log, lambda: 0.0, 1)) as log:
+        log.write_status(status.model_dump_json())
 
 
 def test_health_is_200_while_the_training_beats_and_503_otherwise(client, run):
@@ -174,7 +176,7 @@ def test_health_is_200_while_the_training_beats_and_503_otherwise(client, run):
     _tell(run, told_at_s=time.monotonic() - 61.0)
     answer = client.get("/healthz")
     assert answer.status_code == 503
-    assert answer.json()["problem"].startswith("no sign of life for 6")
+    assert answer.json()["problem"].startswith("no status for 6")
     _tell(run, is_over=True)
     assert client.get("/healthz").json()["problem"] == "the training has ended"
 

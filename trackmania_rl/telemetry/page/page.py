@@ -29,8 +29,6 @@ SHOWN_FIGURES: Final = ("rollout/ep_", "train/", "waiting/")
 MOST_WATCHED: Final = 3
 MOST_SHAPES: Final = 20
 FILES_LISTED_EVERY_S: Final = 3.0
-QUIET_AFTER_S: Final = 60.0
-"""A run that wrote nothing for this time does not seem to train."""
 
 Topics = dict[str, Any]
 Watch = tuple[int, int] | None
@@ -47,7 +45,7 @@ class RunPage:
         self.watched = WatchedRaces()
         self._races = RaceCurves(run.run_log)
         self._figures = FigureCurves(run.run_log)
-        self._messages = LogMessages(run.log)
+        self._messages = LogMessages(run.run_log)
         self._read_settings()
         self._settings_error = ""
         self._settings_stamp = stamp_of(run.settings)
@@ -181,11 +179,12 @@ class RunPage:
         if new_races is None:
             news["races"] = self._all_races()
             self._figures = FigureCurves(self.run.run_log)  # figures after the checkpoint are undone, too
+            self._messages = LogMessages(self.run.run_log)  # of a log that was made again
         elif new_races:
             news["races"] = {"reset": False, "curves": new_races}
         self._read_figures(news)
         if messages := self._messages.read():
-            news["log"] = {"reset": False, "messages": messages}
+            news["log"] = {"reset": new_races is None, "messages": messages}
         if time.monotonic() >= self._list_at_s:
             self._list_at_s = time.monotonic() + FILES_LISTED_EVERY_S
             self._runs = list_runs(self.run.path.parent)
@@ -246,16 +245,12 @@ class RunPage:
 
     def _state(self) -> dict[str, Any]:
         races = self._races
-        times_s = [self.run.log.stat().st_mtime] if self.run.log.is_file() else []
-        if (written_s := last_written_s(self.run.run_log)) is not None:
-            times_s.append(written_s)
-        quiet_s = max(0.0, time.time() - max(times_s)) if times_s else None
-        status = read_status(self.run.path)
-        is_over = status is not None and status.is_over
+        written_s = last_written_s(self.run.run_log)
+        status = read_status(self.run.run_log)
         return {
             "now": time.time(),
-            "quiet_s": quiet_s,
-            "is_running": quiet_s is not None and quiet_s < QUIET_AFTER_S and not is_over,
+            "quiet_s": None if written_s is None else max(0.0, time.time() - written_s),
+            "is_running": status is not None and status.what_is_wrong(time.monotonic()) is None,
             "frames": races.frames_total,
             "races": races.n_races,
             "training_s": round(races.training_s),

@@ -41,8 +41,9 @@ def list_runs(save_folder: Path) -> list[dict[str, Any]]:
             "best": best and (best.map_name, best.race_time_ms),  # on the first map
         }
         for written_s, folder in runs
-        for status in [read_status(folder)]
-        for best in [next(iter(RunFiles(RunFolder.at(folder)).best_runs()), None)]
+        for run in [RunFolder.at(folder)]
+        for status in [read_status(run.run_log)]
+        for best in [next(iter(RunFiles(run).best_runs()), None)]
     ]
 
 

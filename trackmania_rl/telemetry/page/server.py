@@ -22,6 +22,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocketDisconnect
 
 from trackmania_rl.errors import UserError
+from trackmania_rl.runs.folder import RunFolder
 from trackmania_rl.telemetry.page.guard import Guard, is_same
 from trackmania_rl.telemetry.page.page import RunPage, Topics, Watch
 from trackmania_rl.telemetry.page.runs import FILM_ENDINGS, find_run, list_runs
@@ -164,12 +165,12 @@ def _app_of(page: RunPage, edit_token: str) -> FastAPI:
 
     @app.get("/healthz")
     def health() -> JSONResponse:
-        status, answer = health_of(page.run.path)
+        status, answer = health_of(page.run)
         return JSONResponse(answer, status, headers=NO_STORE)
 
     @app.get("/metrics")
     def metrics() -> Response:
-        return Response(metrics_of(page.run.path), media_type=CONTENT_TYPE_LATEST, headers=NO_STORE)
+        return Response(metrics_of(page.run), media_type=CONTENT_TYPE_LATEST, headers=NO_STORE)
 
     return app
 
@@ -273,11 +274,11 @@ def watch_of(message: str, before: Watch) -> Watch:
         return before
 
 
-def health_of(folder: Path) -> tuple[int, dict[str, Any]]:
+def health_of(run: RunFolder) -> tuple[int, dict[str, Any]]:
     """Return the HTTP status, 200 or 503, and the answer for a run."""
-    status, now_s = read_status(folder), time.monotonic()
+    status, now_s = read_status(run.run_log), time.monotonic()
     wrong = "this run is not being trained" if status is None else status.what_is_wrong(now_s)
-    answer: dict[str, Any] = {"ok": wrong is None, "run": folder.name}
+    answer: dict[str, Any] = {"ok": wrong is None, "run": run.name}
     if wrong is not None:
         answer["problem"] = wrong
     if status is not None and not status.is_over:
@@ -286,19 +287,19 @@ def health_of(folder: Path) -> tuple[int, dict[str, Any]]:
     return (200 if wrong is None else 503), answer
 
 
-def metrics_of(folder: Path) -> bytes:
+def metrics_of(run: RunFolder) -> bytes:
     """Return the figures of a run in Prometheus's text format."""
     registry = CollectorRegistry()
-    registry.register(_RunMetrics(folder))
+    registry.register(_RunMetrics(run))
     return generate_latest(registry)
 
 
 class _RunMetrics(Collector):
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, run: RunFolder) -> None:
+        self._run = run
 
     def collect(self) -> Iterator[Metric]:
-        status, now_s = read_status(self._folder), time.monotonic()
+        status, now_s = read_status(self._run.run_log), time.monotonic()
         is_well = status is not None and status.what_is_wrong(now_s) is None
         yield GaugeMetricFamily(f"{PREFIX}up", "1 while /healthz answers 200, else 0", is_well)
         if status is None:
@@ -319,8 +320,8 @@ class _RunMetrics(Collector):
 
 def _ages_s(status: RunStatus, now_s: float) -> dict[str, float]:
     at_s = {
-        "sign_of_life": status.told_at_s,
-        "tick": status.ticked_at_s,
+        "heartbeat": status.told_at_s,
+        "progress": status.ticked_at_s,
         "race": status.raced_at_s,
         "checkpoint": status.saved_at_s,
     }

@@ -282,7 +282,7 @@ class SaveCheckpoints(Hook):
 def _has_lost_its_checkpoints(folder: RunFolder) -> bool:
     # A run killed before its first checkpoint had none.
     leads_nowhere = folder.checkpoints.is_symlink() and not folder.checkpoints.exists()
-    status = read_status(folder.path)
+    status = read_status(folder.run_log)
     has_saved = status is not None and status.saved_at_s is not None
     return newest_race(folder.run_log).id > 0 and (leads_nowhere or has_saved)
 

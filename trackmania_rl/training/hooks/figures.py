@@ -19,25 +19,22 @@ from trackmania_rl.settings import Settings
 from trackmania_rl.telemetry.figures import progress_figures, quantile_figures, race_figures, weight_samples
 from trackmania_rl.telemetry.loggers import BackgroundLogger, open_loggers
 from trackmania_rl.training.hooks.hook import Hook, Interval
-from trackmania_rl.training.hooks.race_log import WriteLog
 
 RARE_INTERVAL_S: Final = 120.0
 """Time between two sets of histograms and of figures that are many or slow."""
 
 
 class WriteFigures(Hook):
-    """Writes the run's settings, figures, histograms of weights and pictures of other hooks.
+    """Writes figures to the run log and the loggers; settings, histograms and pictures to the loggers.
 
     Args:
         figures: means of recent updates.
         hooks: all hooks of the run, for their figures.
-        race_log: run log, which gets the figures, too.
     """
 
-    def __init__(self, figures: LearningFigures, hooks: Sequence[Hook], race_log: WriteLog) -> None:
+    def __init__(self, figures: LearningFigures, hooks: Sequence[Hook]) -> None:
         self._figures = figures
         self._hooks = hooks
-        self._race_log = race_log
         self._hook_figure_due: defaultdict[str, Interval] = defaultdict(lambda: Interval(is_due_at_first=True))
         self._loggers: list[BackgroundLogger] = []
         self._race_due: defaultdict[tuple[str, bool], Interval] = defaultdict(lambda: Interval(is_due_at_first=True))
@@ -82,7 +79,6 @@ class WriteFigures(Hook):
         if self._settings_written is not None:  # the run began
             self._write_figures()
             self._write_rare_figures()
-        self._race_log.close()
         for logger in self._loggers:
             logger.close()
         self._loggers = []
@@ -101,7 +97,8 @@ class WriteFigures(Hook):
 
     def log_figures(self, values: Mapping[str, float]) -> None:
         """Write figures now."""
-        self._race_log.write_figures(values)
+        with self.run.surviving_disk():
+            self.run.run_log.write_figures(values, self.run.statistics.frames_total)
         self.log("figures", values, self.run.statistics.frames_total)
 
     def _write_figures(self) -> None:

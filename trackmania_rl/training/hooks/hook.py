@@ -24,6 +24,7 @@ from trackmania_rl.race.race import Race
 from trackmania_rl.race.rewards import Reward
 from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.runs.folder import RunFolder
+from trackmania_rl.runs.log import RunLog
 from trackmania_rl.runs.snapshot import LiveSettings
 from trackmania_rl.settings import Settings, SettingsError
 from trackmania_rl.telemetry.statistics import TrainingStatistics
@@ -95,6 +96,7 @@ class RunContext:
     memory: Memory
     channels: Channels  #: the learner's ends of the channels to the collectors
     folder: RunFolder
+    run_log: RunLog
     statistics: TrainingStatistics
     session: int = 1  #: number of this start of the run
     n_saved_before: int = 0  #: frames and updates of earlier stages

@@ -1,7 +1,8 @@
-"""The state of a run in the terminal's view and in the status file."""
+"""The state of a run in the terminal's view and in the run log."""
 
 from __future__ import annotations
 
+import contextlib
 import cProfile
 import logging
 import math
@@ -14,7 +15,7 @@ from typing import Any, Final
 from typing_extensions import override
 
 from trackmania_rl.race.race import Race
-from trackmania_rl.telemetry.run_status import RunStatus, write_status
+from trackmania_rl.telemetry.run_status import RunStatus
 from trackmania_rl.telemetry.terminal_view import TerminalView
 from trackmania_rl.training.hooks.hook import Hook, Interval
 
@@ -53,7 +54,7 @@ class ShowInTerminal(Hook):
 
 
 class WriteStatus(Hook):
-    """Writes the run's status file every second in a thread, because an update may take longer."""
+    """Writes the status to the run log every second in a thread, because an update may take longer."""
 
     def __init__(self) -> None:
         self._status: RunStatus | None = None
@@ -65,7 +66,7 @@ class WriteStatus(Hook):
     def begin(self) -> None:
         self._stamp_progress()
         self._status = self._status_now()
-        write_status(self.run.folder.path, self._status)
+        self._write(self._status)
         self._thread.start()
 
     @override
@@ -85,7 +86,7 @@ class WriteStatus(Hook):
             return
         self._ends.set()
         self._thread.join()
-        write_status(self.run.folder.path, self._status_now(is_over=True))
+        self._write(self._status_now(is_over=True))
 
     def _write_repeatedly(self) -> None:
         while not self._ends.wait(EVERY_S):
@@ -93,7 +94,11 @@ class WriteStatus(Hook):
             heartbeat = self.run.heartbeat
             heartbeat.beat()
             stamps = {"told_at_s": heartbeat.at_s, "ticked_at_s": heartbeat.progress_at_s}
-            write_status(self.run.folder.path, self._status.model_copy(update=stamps))
+            self._write(self._status.model_copy(update=stamps))
+
+    def _write(self, status: RunStatus) -> None:
+        with contextlib.suppress(OSError):  # `WriteRaces` logs it
+            self.run.run_log.write_status(status.model_dump_json())
 
     def _stamp_progress(self) -> None:
         self.run.heartbeat.progress(self.run.settings.run.learner_silence_s, LEARNER_STALL_S)
