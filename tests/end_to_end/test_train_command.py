@@ -9,9 +9,9 @@ import sys
 import numpy as np
 import pytest
 
+from trackmania_rl.runs.folder import RunFolder
 from trackmania_rl.runs.reading import find_manifests
 from trackmania_rl.runs.snapshot import write_changes
-from trackmania_rl.runs.folder import RunFolder
 from trackmania_rl.telemetry.live import LiveReader
 from trackmania_rl.telemetry.live.playback import RacePlayback
 from trackmania_rl.telemetry.page.server import health_of
