@@ -16,7 +16,7 @@ run_name = "ppo"
 agent = partial(TorchRLAgent, loss=ClipPPOLoss, normalize_advantage=True, entropy_coeff=1e-3)
 
 # Standing still costs nothing. With the default reward PPO learns to park.
-reward = "trackmania_rl.race.progress_reward:ProgressReward"
+reward = "trackmania_rl.race.rewards:ProgressReward"
 
 # The memory holds the newest policy's rollouts only. Collectors wait while it learns.
 memory = "trackmania_rl.experience_replay.rollout_store:RolloutStore"

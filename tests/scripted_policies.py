@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from trackmania_rl.race.policy import PolicyDecision
+from trackmania_rl.race.actions import PolicyDecision
 
 FORWARD = 0
 N_ACTIONS = 12

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from trackmania_rl.buffer_management import fill_buffer_from_rollout_with_n_steps_rule
 from trackmania_rl.buffer_utilities import make_buffers
-from trackmania_rl.experience_replay.n_step_rule import draw_test_side
+from trackmania_rl.experience_replay.memory import draw_test_side
 from trackmania_rl.experience_replay.ring_buffer import NEVER_FINISHES
 from trackmania_rl.experience_replay.transitions import Experience
-from trackmania_rl.race.progress import FragmentCutter
 from trackmania_rl.race.race import Race, RaceFacts
 from trackmania_rl.settings import load_settings
+from trackmania_rl.training.collector import FragmentCutter
 
 MS_PER_ACTION = 50
 GAMMA = 0.9

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from trackmania_rl.errors import UserError
-from trackmania_rl.race.progress import set_stream_state, stream_state
+from trackmania_rl.race.race import set_stream_state, stream_state
 from trackmania_rl.seeds import SeedTree, read_seed
 
 

@@ -18,8 +18,8 @@ from benchmarks.performance.classic_client import read_floats
 from benchmarks.performance.measuring import PROJECT, Figure, Machine, Options, Timing, times_in_turns
 from benchmarks.performance.simulation import FLOOR_ACTIONS, MAP, THROTTLE, TICKS_PER_ACTION, game_floor, game_settings
 from trackmania_rl.protocol.state_blob import HEAD_BYTES, StateView
+from trackmania_rl.race.actions import PolicyDecision
 from trackmania_rl.race.observation import ObservationLayout
-from trackmania_rl.race.policy import PolicyDecision
 from trackmania_rl.race.races import Races
 from trackmania_rl.settings import Settings
 from trackmania_rl.simulator.race import SimulatedRace

@@ -21,7 +21,7 @@ from trackmania_rl.errors import UserError
 from trackmania_rl.games.envs import make_race_vector_env
 from trackmania_rl.games.in_process import InProcessGames
 from trackmania_rl.protocol.input_script import KeyState
-from trackmania_rl.race.policy import BatchDecision
+from trackmania_rl.race.actions import BatchDecision
 from trackmania_rl.settings import MapEntry, Settings, load_settings
 from trackmania_rl.simulator.picture.renderer import Renderer
 from trackmania_rl.simulator.race import SimulatedRace

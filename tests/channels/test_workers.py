@@ -42,8 +42,7 @@ from trackmania_rl.multiprocess import serving
 from trackmania_rl.multiprocess.serving import ServeWorkers
 from trackmania_rl.multiprocess.worker import WorkerConfig, check_learner
 from trackmania_rl.paths import SHIPPED_FOLDER, program_version
-from trackmania_rl.race.progress import CollectorProgress
-from trackmania_rl.race.race import Fragment, Race, RaceFacts, RacePosition
+from trackmania_rl.race.race import CollectorProgress, Fragment, Race, RaceFacts, RacePosition
 from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.settings import UserSettings, settings_from_flat
 

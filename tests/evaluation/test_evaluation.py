@@ -17,8 +17,8 @@ from trackmania_rl.drivers.evaluation import (
 )
 from trackmania_rl.errors import UserError
 from trackmania_rl.games.socket_games import SocketGames
+from trackmania_rl.race.actions import BatchDecision
 from trackmania_rl.race.observation import ObservationLayout
-from trackmania_rl.race.policy import BatchDecision
 from trackmania_rl.race.race import Race, RaceFacts
 from trackmania_rl.race.spaces import race_spaces
 from trackmania_rl.runs.manifest import CheckpointError

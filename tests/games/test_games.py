@@ -15,8 +15,8 @@ import pytest
 from trackmania_rl.games import in_process
 from trackmania_rl.games.in_process import InProcessGames
 from trackmania_rl.games.race_games import RaceGames, games_for
+from trackmania_rl.race.actions import BatchDecision, PolicyDecision
 from trackmania_rl.race.observation import ObservationLayout
-from trackmania_rl.race.policy import BatchDecision, PolicyDecision
 from trackmania_rl.settings import MapEntry, SettingsError
 from trackmania_rl.simulator.physics.scripted_driver import drive
 from trackmania_rl.simulator.race import SimulatedRace

@@ -14,11 +14,11 @@ from gymnasium.vector import AutoresetMode
 
 from trackmania_rl.drivers.evaluation import TrainedDriver, evaluate_environment
 from trackmania_rl.errors import UserError
-from trackmania_rl.experience_replay.n_step_rule import rows_of_race
+from trackmania_rl.experience_replay.memory import rows_of_race
 from trackmania_rl.games.gymnasium_games import GymnasiumGames
 from trackmania_rl.games.race_games import make_games_builder
 from trackmania_rl.games.stepped_envs import EnvironmentFaultError, env_action
-from trackmania_rl.race.policy import BatchDecision
+from trackmania_rl.race.actions import BatchDecision
 from trackmania_rl.race.rewards import RaceReward
 from trackmania_rl.run import train
 from trackmania_rl.seeds import SeedTree

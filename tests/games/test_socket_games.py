@@ -10,7 +10,7 @@ import pytest
 from trackmania_rl.errors import UserError
 from trackmania_rl.games import socket_games
 from trackmania_rl.games.socket_games import SocketGames
-from trackmania_rl.race.policy import BatchDecision
+from trackmania_rl.race.actions import BatchDecision
 from trackmania_rl.race.race import RaceFacts
 from trackmania_rl.race.races import Observation
 from trackmania_rl.tmi_interaction.game_instance_manager import GameKeepsFailingError

@@ -5,12 +5,12 @@ import pytest
 import torch
 
 from trackmania_rl.buffer_management import fill_buffer_from_rollout_with_n_steps_rule
-from trackmania_rl.experience_replay.n_step_rule import rows_of_race
+from trackmania_rl.experience_replay.memory import rows_of_race
 from trackmania_rl.games.in_process import InProcessGames
-from trackmania_rl.race.policy import BatchDecision, PolicyDecision
-from trackmania_rl.race.progress import FragmentCutter
+from trackmania_rl.race.actions import BatchDecision, PolicyDecision
 from trackmania_rl.race.race import Race
 from trackmania_rl.race.spaces import race_spaces
+from trackmania_rl.training.collector import FragmentCutter
 
 from .conftest import make_memory
 

@@ -15,7 +15,7 @@ from trackmania_rl.multiprocess import run_setup
 from trackmania_rl.multiprocess.collectors import CollectorSetup, CollectorSupervisor
 from trackmania_rl.multiprocess.run_setup import count_session, new_run_folder
 from trackmania_rl.multiprocess.supervisor import RestartPolicy
-from trackmania_rl.race.progress import CollectorProgress
+from trackmania_rl.race.race import CollectorProgress
 from trackmania_rl.runs.folder import RunFolder
 from trackmania_rl.runs.store import CheckpointFacts, CheckpointStore
 from trackmania_rl.settings import load_settings

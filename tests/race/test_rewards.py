@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trackmania_rl.race.progress_reward import PER_M, ProgressReward
-from trackmania_rl.race.rewards import Arrival, RaceReward, speedslide_quality
+from trackmania_rl.race.rewards import PER_M, Arrival, ProgressReward, RaceReward, speedslide_quality
 from trackmania_rl.race.spaces import race_spaces
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import RewardSettings, load_settings

@@ -11,7 +11,7 @@ import pytest
 
 from trackmania_rl.games.in_process import InProcessGames
 from trackmania_rl.games.protocol import Received
-from trackmania_rl.race.policy import BatchDecision
+from trackmania_rl.race.actions import BatchDecision
 from trackmania_rl.race.spaces import race_spaces
 from trackmania_rl.settings import MapEntry, Settings, load_settings
 from trackmania_rl.simulator.tracks.track_generator import TrackRecipe

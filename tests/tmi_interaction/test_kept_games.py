@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.delayed_link import DelayedLink
 from trackmania_rl.processes import is_running
-from trackmania_rl.race.policy import PolicyDecision
+from trackmania_rl.race.actions import PolicyDecision
 from trackmania_rl.tmi_interaction.game_instance_manager import GameInstanceManager, GameKeepsFailingError
 from trackmania_rl.tmi_interaction.launchers import kept_game
 from trackmania_rl.tmi_interaction.launchers.kept_game import Greeting, KeptGame

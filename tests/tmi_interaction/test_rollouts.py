@@ -10,7 +10,7 @@ import pytest
 from trackmania_rl.errors import UserError
 from trackmania_rl.protocol.input_script import parse_input_script
 from trackmania_rl.protocol.messages import AnalogInput, KeyState, MessageId
-from trackmania_rl.race.policy import PolicyDecision
+from trackmania_rl.race.actions import PolicyDecision
 from trackmania_rl.settings import MapEntry
 from trackmania_rl.tmi_interaction import race_machine
 from trackmania_rl.tmi_interaction.game_instance_manager import (

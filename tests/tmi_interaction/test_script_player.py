@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from trackmania_rl.errors import UserError
-from trackmania_rl.race.policy import PolicyDecision
+from trackmania_rl.race.actions import PolicyDecision
 from trackmania_rl.settings import MapEntry
 from trackmania_rl.tmi_interaction.game_instance_manager import GameInstanceManager
 from trackmania_rl.tmi_interaction.launchers.launcher import SimulatedGameLauncher, find_free_port

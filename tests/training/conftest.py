@@ -14,7 +14,6 @@ from trackmania_rl.channels.run_state import WEIGHTS_KINDS, Channels, SharedRunS
 from trackmania_rl.games.race_games import make_games_builder
 from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.race.observation_kernel import CAR_COLUMNS
-from trackmania_rl.race.progress import FragmentCutter
 from trackmania_rl.race.race import Race, RaceFacts
 from trackmania_rl.race.spaces import race_spaces
 from trackmania_rl.runs.folder import RunFolder
@@ -24,7 +23,7 @@ from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import load_settings, settings_from_flat
 from trackmania_rl.telemetry.statistics import TrainingStatistics
 from trackmania_rl.training.building import as_hook, begin_run, make_configured_memory, make_reward
-from trackmania_rl.training.collector import WeightPuller
+from trackmania_rl.training.collector import FragmentCutter, WeightPuller
 from trackmania_rl.training.hooks import figures
 from trackmania_rl.training.hooks.checkpoints import SaveCheckpoints, state_of
 from trackmania_rl.training.hooks.figures import WriteFigures

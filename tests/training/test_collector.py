@@ -12,7 +12,7 @@ from trackmania_rl.agents.builder import IQN
 from trackmania_rl.buffer_management import fill_buffer_from_rollout_with_n_steps_rule
 from trackmania_rl.buffer_utilities import make_buffers
 from trackmania_rl.games.in_process import InProcessGames
-from trackmania_rl.race.progress import stream_state
+from trackmania_rl.race.race import stream_state
 from trackmania_rl.race.rewards import RaceReward
 from trackmania_rl.race.spaces import race_spaces
 from trackmania_rl.seeds import SeedTree

@@ -12,7 +12,7 @@ from trackmania_rl.agents.devices import pick_device
 from trackmania_rl.agents.weights import packed
 from trackmania_rl.channels.run_state import WEIGHTS_KINDS
 from trackmania_rl.errors import UserError
-from trackmania_rl.experience_replay import n_step_rule
+from trackmania_rl.experience_replay import memory
 from trackmania_rl.race.rewards import RaceReward
 from trackmania_rl.race.spaces import race_spaces
 from trackmania_rl.runs.log import iterate_races
@@ -220,7 +220,7 @@ def test_a_run_resumed_without_its_memory_fills_it_before_it_learns(live, make_r
 
 
 def test_the_test_loss_is_of_transitions_that_are_never_trained_on(live, make_run, make_race, monkeypatch):
-    monkeypatch.setattr(n_step_rule, "TEST_BLOCK", 1)
+    monkeypatch.setattr(memory, "TEST_BLOCK", 1)
     edit(live, buffer_test_ratio=0.3)
     run = make_run()
     measured_on = []

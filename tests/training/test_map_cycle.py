@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from trackmania_rl.channels.run_state import SharedRunState
-from trackmania_rl.race.progress import CollectorProgress, RacePosition
+from trackmania_rl.race.race import CollectorProgress, RacePosition
 from trackmania_rl.runs.snapshot import LiveSettings, write_snapshot
 from trackmania_rl.settings import MapEntry, load_settings
 from trackmania_rl.simulator.tracks.track_generator import TrackRecipe

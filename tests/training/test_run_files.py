@@ -15,8 +15,7 @@ from trackmania_rl.agents.builder import IQN
 from trackmania_rl.drivers.driver_file import DriverFile, DriverTrack, read_driver, write_driver
 from trackmania_rl.errors import UserError
 from trackmania_rl.multiprocess.run_setup import new_run_folder
-from trackmania_rl.race.progress import CollectorProgress
-from trackmania_rl.race.race import RacePosition
+from trackmania_rl.race.race import CollectorProgress, RacePosition
 from trackmania_rl.race.spaces import race_spaces
 from trackmania_rl.run import _logging_to
 from trackmania_rl.runs.folder import RunFolder

@@ -12,7 +12,7 @@ from trackmania_rl.channels.rollouts import Rollouts
 from trackmania_rl.experience_replay.ring_buffer import rows_of_state
 from trackmania_rl.games.race_games import make_games_builder
 from trackmania_rl.multiprocess.collector_process import CollectorTask, make_begin_turn, make_parts
-from trackmania_rl.race.progress import CollectorProgress
+from trackmania_rl.race.race import CollectorProgress
 from trackmania_rl.runs.folder import RunFolder
 from trackmania_rl.runs.log import iterate_races
 from trackmania_rl.runs.reading import load_checkpoint

@@ -17,7 +17,7 @@ from typing_extensions import override
 from trackmania_rl import schedules
 from trackmania_rl.agents.iqn import IQN_Network, QuantileNetwork, midpoints
 from trackmania_rl.agents.networks import LEAKY_RELU_SLOPE, weight_and_bias
-from trackmania_rl.race.policy import BatchDecision, PolicyDecision
+from trackmania_rl.race.actions import BatchDecision, PolicyDecision
 from trackmania_rl.settings import ExplorationSettings
 
 BOLTZMANN_STD: Final = 0.01

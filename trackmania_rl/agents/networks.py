@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from trackmania_rl.errors import UserError
-from trackmania_rl.race.policy import ELAPSED_ACTIONS_FLOAT
+from trackmania_rl.race.actions import ELAPSED_ACTIONS_FLOAT
 from trackmania_rl.settings import AgentSettings
 
 LEAKY_RELU_SLOPE = 0.01

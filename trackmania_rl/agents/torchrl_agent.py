@@ -47,7 +47,7 @@ from trackmania_rl.agents.agent import Agent, Layer, ProcessLosses, TransitionEr
 from trackmania_rl.agents.devices import pick_device
 from trackmania_rl.agents.inference import GREEDY, ActionChooser, Actor, Exploration
 from trackmania_rl.agents.weights import evaluation_mode
-from trackmania_rl.race.policy import BatchDecision
+from trackmania_rl.race.actions import BatchDecision
 from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import AgentSettings, ExplorationSettings, Settings, SettingsError

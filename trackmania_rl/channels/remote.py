@@ -42,8 +42,7 @@ from trackmania_rl.errors import UserError
 from trackmania_rl.files import parse_json
 from trackmania_rl.parts import load_part
 from trackmania_rl.paths import program_version
-from trackmania_rl.race.progress import CollectorProgress
-from trackmania_rl.race.race import Race
+from trackmania_rl.race.race import CollectorProgress, Race
 from trackmania_rl.settings import Settings
 from trackmania_rl.settings.groups import NEEDS_RESTART, groups
 from trackmania_rl.settings.loading import changed_settings

@@ -30,7 +30,7 @@ from trackmania_rl.channels.rollouts import (
     make_stop_flag,
 )
 from trackmania_rl.errors import UserError, one_line
-from trackmania_rl.race.progress import CollectorProgress
+from trackmania_rl.race.race import CollectorProgress
 from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.settings import Settings
 

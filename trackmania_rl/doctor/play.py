@@ -14,9 +14,8 @@ import numpy as np
 from trackmania_rl.doctor.findings import Check, Context, Finding, ok, problem, warning
 from trackmania_rl.errors import PlainError, UserError
 from trackmania_rl.protocol.messages import LINK_VERSION
-from trackmania_rl.race.actions import actions_of_game
+from trackmania_rl.race.actions import PolicyDecision, actions_of_game
 from trackmania_rl.race.observation import ObservationLayout
-from trackmania_rl.race.policy import PolicyDecision
 from trackmania_rl.race.race import Race
 from trackmania_rl.race.races import Observation
 from trackmania_rl.settings import MapEntry

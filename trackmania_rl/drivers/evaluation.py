@@ -30,8 +30,7 @@ from trackmania_rl.games.gymnasium_games import GymnasiumGames
 from trackmania_rl.games.protocol import GameIds, Games, Received, rollout
 from trackmania_rl.games.race_games import make_games_builder
 from trackmania_rl.games.stepped_envs import History, env_action, state_of_observation
-from trackmania_rl.race.actions import FORWARD, PEDALS
-from trackmania_rl.race.policy import ELAPSED_ACTIONS_FLOAT, BatchDecision, Policy, PolicyDecision
+from trackmania_rl.race.actions import ELAPSED_ACTIONS_FLOAT, FORWARD, PEDALS, BatchDecision, Policy, PolicyDecision
 from trackmania_rl.race.race import Race, RaceFacts
 from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.seeds import SeedTree

@@ -12,7 +12,7 @@ from gymnasium.spaces import Box, Dict, Discrete, Space
 
 from trackmania_rl.errors import UserError
 from trackmania_rl.experience_replay.ring_buffer import NEVER_FINISHES
-from trackmania_rl.race.policy import ELAPSED_ACTIONS_FLOAT
+from trackmania_rl.race.actions import ELAPSED_ACTIONS_FLOAT
 from trackmania_rl.race.race import Race, RaceFacts
 from trackmania_rl.race.rewards import Rewarded, as_stored, is_finite_as_stored
 from trackmania_rl.race.spaces import Spaces

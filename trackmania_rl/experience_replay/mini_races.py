@@ -19,7 +19,7 @@ from torchrl.data.replay_buffers.writers import ImmutableDatasetWriter
 
 from trackmania_rl.experience_replay.ring_buffer import NEVER_FINISHES, RingBuffer, RowColumns
 from trackmania_rl.experience_replay.transitions import Experience, ProportionalSampler, Transitions, TransitionStorage
-from trackmania_rl.race.policy import ELAPSED_ACTIONS_FLOAT
+from trackmania_rl.race.actions import ELAPSED_ACTIONS_FLOAT
 from trackmania_rl.race.views import NO_VIEWS, Views
 from trackmania_rl.settings import ReplaySettings
 

@@ -30,8 +30,8 @@ from trackmania_rl.games.stepped_envs import (
     name_of,
     split_image,
 )
+from trackmania_rl.race.actions import BatchDecision
 from trackmania_rl.race.observation import ObservationBlock, blocks_of_views
-from trackmania_rl.race.policy import BatchDecision
 from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.race.views import FLOATS, Views
 from trackmania_rl.settings import Settings, SettingsError

@@ -16,10 +16,9 @@ import numpy.typing as npt
 from typing_extensions import override
 
 from trackmania_rl.games.protocol import FramesRoom, GameIds, Games, Motion, Received
-from trackmania_rl.race.actions import actions_of_game
+from trackmania_rl.race.actions import BatchDecision, actions_of_game
 from trackmania_rl.race.observation import ExtraFloats, ObservationLayout
 from trackmania_rl.race.observation_kernel import FINISHED, GOING_ON, NOT_FINITE
-from trackmania_rl.race.policy import BatchDecision
 from trackmania_rl.race.race import Race
 from trackmania_rl.race.races import Draw, GameTimings, Races
 from trackmania_rl.settings import GameSettings, MapEntry, ObservationSettings

@@ -21,7 +21,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from trackmania_rl.race.policy import BatchDecision, Policy
+from trackmania_rl.race.actions import BatchDecision, Policy
 from trackmania_rl.race.race import Race
 from trackmania_rl.settings import GameSettings, MapEntry
 

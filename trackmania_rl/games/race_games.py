@@ -19,8 +19,8 @@ from typing_extensions import override
 
 from trackmania_rl.games.protocol import FramesRoom, GameIds, Games, Motion, Received
 from trackmania_rl.parts import make_part
+from trackmania_rl.race.actions import BatchDecision
 from trackmania_rl.race.observation import ExtraFloats, ObservationLayout
-from trackmania_rl.race.policy import BatchDecision
 from trackmania_rl.race.race import Race
 from trackmania_rl.race.spaces import Spaces, race_spaces
 from trackmania_rl.settings import GameSettings, MapEntry, Settings, SettingsError, SyncSettings

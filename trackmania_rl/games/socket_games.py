@@ -19,7 +19,7 @@ import numpy.typing as npt
 from typing_extensions import override
 
 from trackmania_rl.games.protocol import FramesRoom, GameIds, Games, Motion, Received
-from trackmania_rl.race.policy import BatchDecision, PolicyDecision
+from trackmania_rl.race.actions import BatchDecision, PolicyDecision
 from trackmania_rl.race.race import Race
 from trackmania_rl.race.races import Observation
 from trackmania_rl.settings import GameSettings, MapEntry

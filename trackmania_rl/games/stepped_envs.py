@@ -18,7 +18,7 @@ from typing_extensions import override
 
 from trackmania_rl.errors import UserError, one_line
 from trackmania_rl.games.protocol import FramesRoom, GameIds, Games, Motion, Received
-from trackmania_rl.race.policy import BatchDecision
+from trackmania_rl.race.actions import BatchDecision
 from trackmania_rl.race.race import POINTS, TERMINATED, Race, RaceFacts
 from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.race.views import Views

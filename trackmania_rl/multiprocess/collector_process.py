@@ -31,7 +31,7 @@ from trackmania_rl.games.race_games import MakeGamesBuilder
 from trackmania_rl.games.stepped_envs import EnvironmentFaultError
 from trackmania_rl.multiprocess.spawning import end_with_parent
 from trackmania_rl.processes import end_processes
-from trackmania_rl.race.progress import CollectorProgress, set_stream_state
+from trackmania_rl.race.race import CollectorProgress, set_stream_state
 from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.telemetry.live.mirror import LiveMirror

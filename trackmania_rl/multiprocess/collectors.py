@@ -25,8 +25,7 @@ from trackmania_rl.multiprocess.collector_process import CollectorTask, collecto
 from trackmania_rl.multiprocess.spawning import UNGUARDED, spawn
 from trackmania_rl.multiprocess.supervisor import HangWatch, Job, Limits, RestartPolicy, Supervisor, end_with_games
 from trackmania_rl.processes import PipeEnd
-from trackmania_rl.race.progress import CollectorProgress
-from trackmania_rl.race.race import RaceFacts
+from trackmania_rl.race.race import CollectorProgress, RaceFacts
 from trackmania_rl.settings import Settings
 from trackmania_rl.telemetry.live.feed import FOLDER
 from trackmania_rl.training.demonstrations import Demonstration

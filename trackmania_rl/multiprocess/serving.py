@@ -35,8 +35,7 @@ from trackmania_rl.channels.rollouts import WAKE_EVERY_S, RolloutBounds
 from trackmania_rl.channels.run_state import NO_WEIGHTS, WeightsKind
 from trackmania_rl.errors import PassingError, UserError
 from trackmania_rl.paths import program_version
-from trackmania_rl.race.progress import CollectorProgress
-from trackmania_rl.race.race import Race
+from trackmania_rl.race.race import CollectorProgress, Race
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import Settings
 from trackmania_rl.training.hooks.hook import Hook

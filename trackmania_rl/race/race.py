@@ -1,13 +1,16 @@
 """One race as a value: the arrays of its states and actions, and its facts.
 
 Games make it, a collector completes it, channels carry it, the learner rewards it, and the replay memory, hooks, films,
-plots and data sets read it.
+plots and data sets read it. It may reach the learner in parts (`Fragment`), each with its place in its collector's map
+cycle (`RacePosition`). Checkpoints hold the newest place of each collector (`CollectorProgress`), from which a new
+collector process continues.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Final, NamedTuple
 
@@ -257,3 +260,81 @@ class Race:
 
     def __exit__(self, *_: object) -> None:
         self.release()
+
+
+def stream_state(rng: np.random.Generator) -> str:
+    """Return a random stream's state as a text of some 200 characters."""
+    return json.dumps(rng.bit_generator.state, separators=(",", ":"))
+
+
+def set_stream_state(rng: np.random.Generator, state: str) -> None:
+    """Set a random stream to a state of `stream_state`. Raise `ValueError` for another text."""
+    try:
+        rng.bit_generator.state = json.loads(state)
+    except (TypeError, KeyError, OverflowError) as error:
+        raise ValueError(f"no state of a random stream: {state[:80]}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class CollectorProgress:
+    """Position from which a collector continues, after the races received by the learner."""
+
+    n_races: int = 0
+    place: int = 0
+    of_generators: Mapping[str, int] = field(default_factory=dict)
+    streams: Mapping[str, str] = field(default_factory=dict)
+
+    def after(self, race: RacePosition) -> CollectorProgress:
+        """Return the progress after a race; races of several games may arrive out of order."""
+        is_newest = race.number >= self.n_races
+        of_generators = dict(self.of_generators)
+        if race.generator:
+            of_generators[race.generator] = max(of_generators.get(race.generator, 0), race.generator_number + 1)
+        return CollectorProgress(
+            n_races=race.number + 1 if is_newest else self.n_races,
+            place=race.place + 1 if is_newest else self.place,
+            of_generators=of_generators,
+            streams=race.streams,
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the progress as plain values."""
+        return asdict(self)
+
+    @classmethod
+    def of_state(cls, state: Mapping[str, Any]) -> CollectorProgress:
+        """Load the result of `state_dict`.
+
+        Raises:
+            KeyError or ValueError: if it is malformed.
+        """
+        counts = {"n_races": state["n_races"], "place": state["place"], **state["of_generators"]}
+        if not all(isinstance(count, int) and count >= 0 for count in counts.values()):
+            raise ValueError(f"a collector's progress has the counts {counts}")
+        return cls(state["n_races"], state["place"], dict(state["of_generators"]), dict(state["streams"]))
+
+
+class CollectorsProgress(dict[int, CollectorProgress]):
+    """Progress of each collector by its number, for restarts of collectors and in checkpoints."""
+
+    def add(self, facts: RaceFacts) -> None:
+        """Note the position of a race or fragment. A demonstration has none."""
+        if facts.position is not None:
+            before = self.get(facts.collector, CollectorProgress())
+            self[facts.collector] = before.after(facts.position)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the progress as plain values."""
+        return {"collectors": {collector: progress.state_dict() for collector, progress in self.items()}}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Load a state.
+
+        Raises:
+            KeyError or ValueError: if it is malformed.
+        """
+        self.clear()
+        for collector, state in state_dict["collectors"].items():
+            self[int(collector)] = progress = CollectorProgress.of_state(state)
+            for stream in progress.streams.values():
+                set_stream_state(np.random.default_rng(), stream)

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trackmania_rl.protocol.input_script import write_input_script
-from trackmania_rl.race.actions import Action, actions_of_game
+from trackmania_rl.race.actions import Action, BatchDecision, actions_of_game
 from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.race.observation_kernel import (
     BEFORE_FIRST_STATE,
@@ -29,7 +29,6 @@ from trackmania_rl.race.observation_kernel import (
     cutoff_rules,
     observe,
 )
-from trackmania_rl.race.policy import BatchDecision
 from trackmania_rl.race.race import Race, RaceFacts
 from trackmania_rl.race.road import KnownRoad
 from trackmania_rl.race.spaces import race_views

@@ -17,8 +17,8 @@ import numpy.typing as npt
 import psutil
 
 from trackmania_rl.paths import PROJECT_FOLDER
+from trackmania_rl.race.actions import Policy
 from trackmania_rl.race.observation import ExtraFloats, ObservationLayout
-from trackmania_rl.race.policy import Policy
 from trackmania_rl.race.race import Race
 from trackmania_rl.race.races import Observation
 from trackmania_rl.settings import GameSettings, MapEntry, ObservationSettings

@@ -24,10 +24,9 @@ from trackmania_rl.protocol.state_blob import (
     StateView,
     with_last_checkpoint_time_cleared,
 )
-from trackmania_rl.race.actions import actions_of_game
+from trackmania_rl.race.actions import PolicyDecision, actions_of_game
 from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.race.observation_kernel import GOING_ON, NOT_FINITE
-from trackmania_rl.race.policy import PolicyDecision
 from trackmania_rl.race.race import Race
 from trackmania_rl.race.races import GameTimings, Observation, Races
 from trackmania_rl.settings import GameSettings, MapEntry

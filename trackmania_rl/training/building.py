@@ -27,10 +27,10 @@ from trackmania_rl.training.hooks.hook import Hook, RunContext
 from trackmania_rl.training.hooks.race_log import WriteRaces
 from trackmania_rl.training.hooks.recordings import DrawDiagnostics, RecordEvaluations
 from trackmania_rl.training.hooks.status import ProfileRounds, ShowInTerminal, WriteStatus
-from trackmania_rl.training.replay import Replay
 from trackmania_rl.training.updates import (
     NumbersWatch,
     PartialResets,
+    Replay,
     apply_schedules,
     publish_settings,
     publish_weights,

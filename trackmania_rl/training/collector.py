@@ -19,9 +19,8 @@ from trackmania_rl.agents.inference import Actor, Exploration
 from trackmania_rl.channels.rollouts import RolloutSink
 from trackmania_rl.channels.run_state import NO_WEIGHTS, RunState, WeightsKind
 from trackmania_rl.games.protocol import GameIds, Games, Listener, Received
-from trackmania_rl.race.progress import CollectorProgress, FragmentCutter, stream_state
-from trackmania_rl.race.race import Fragment, Race, RacePosition
-from trackmania_rl.settings import MapEntry
+from trackmania_rl.race.race import CollectorProgress, Fragment, Race, RacePosition, stream_state
+from trackmania_rl.settings import MapEntry, Settings, shifts_of
 from trackmania_rl.track.generated_maps import GeneratedMaps, generator_key
 
 log = logging.getLogger(__name__)
@@ -338,3 +337,67 @@ class TurnTakingCollector(Collector):
             if len(received.ids) == len(self._races):
                 return received
         return None
+
+
+@dataclass
+class FragmentCutter:
+    """Counts of a race in progress that is sent in fragments.
+
+    A fragment begins with the rows needed by its first transition and ends with the next state of its last one.
+    """
+
+    n_steps: int  # most actions of a transition, or of the views of its state
+    n_earlier_rows: int = 0  # in views
+    n_decided: int = 0  # actions chosen so far
+    n_actions: int = 0  # sent
+    n_transitions: int = 0  # sent
+
+    @classmethod
+    def of_settings(cls, settings: Settings) -> FragmentCutter:
+        """Return the counts at a race's beginning."""
+        views = (shifts_of(view.shift) for view in settings.observation.views.values())
+        shifts = [*settings.game.frame_shifts, *(shift for view in views for shift in view)]
+        # The last row's action and reward come with the next fragment.
+        return cls(max(settings.replay.n_steps, max(shifts) + 1), n_earlier_rows=-min(shifts))
+
+    def begin_again(self) -> None:
+        """Reset the counts after the race was lost and restarted."""
+        self.n_decided = self.n_actions = self.n_transitions = 0
+
+    @property
+    def n_to_hand_on(self) -> int:
+        """Number of actions that can be sent while the game waits for a decision.
+
+        The waiting state is left out: a finish at that time is reported with the next action only.
+        """
+        return self.n_decided - 1 - self.n_actions
+
+    def cut(self) -> tuple[range, Fragment]:
+        """Return the states of the next rollout and its new part; `n_to_hand_on` must be above 0."""
+        first = self._first_row_needed()
+        last = self.n_decided - 1
+        end_transition = max(self.n_transitions, last - self.n_steps + 1)
+        fragment = Fragment(
+            is_last=False,
+            race_row=first,
+            n_actions_before=self.n_actions - first,
+            first_row=0,
+            first_transition=self.n_transitions - first,
+            end_transition=end_transition - first,
+        )
+        self.n_actions, self.n_transitions = last, end_transition
+        return range(first, last + 1), fragment
+
+    def end(self, n_actions: int) -> Fragment:
+        """Return the new part of the whole race after its end."""
+        return Fragment(
+            is_last=True,
+            race_row=0,
+            n_actions_before=self.n_actions,
+            first_row=self._first_row_needed(),
+            first_transition=self.n_transitions,
+            end_transition=n_actions,
+        )
+
+    def _first_row_needed(self) -> int:
+        return max(0, self.n_transitions - self.n_earlier_rows)

@@ -25,8 +25,7 @@ from trackmania_rl.gbx.replay import is_replay_file, read_replay
 from trackmania_rl.gbx.replay_inputs import ghost_of_driver, script_of_ghost
 from trackmania_rl.protocol.input_script import InputEvent, read_input_script
 from trackmania_rl.protocol.state_blob import InputSlot
-from trackmania_rl.race.actions import Action, ActionKind, actions_of_game
-from trackmania_rl.race.policy import Policy, PolicyDecision
+from trackmania_rl.race.actions import Action, ActionKind, Policy, PolicyDecision, actions_of_game
 from trackmania_rl.race.race import RaceFacts
 from trackmania_rl.settings import GameSettings, MapEntry
 from trackmania_rl.settings.game import MS_PER_ENGINE_TICK

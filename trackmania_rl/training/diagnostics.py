@@ -29,8 +29,7 @@ from trackmania_rl.experience_replay.transitions import Transitions
 from trackmania_rl.games.protocol import rollout
 from trackmania_rl.games.race_games import make_games_builder
 from trackmania_rl.parts import make_part
-from trackmania_rl.race.actions import actions_of_game
-from trackmania_rl.race.policy import ELAPSED_ACTIONS_FLOAT
+from trackmania_rl.race.actions import ELAPSED_ACTIONS_FLOAT, actions_of_game
 from trackmania_rl.race.race import Race
 from trackmania_rl.race.rewards import Reward, Rewarded
 from trackmania_rl.race.spaces import Spaces

@@ -18,7 +18,7 @@ from trackmania_rl.errors import UserError
 from trackmania_rl.experience_replay.episodes import DataSetForm, Episode, episode_of_race, episodes_of_memory
 from trackmania_rl.experience_replay.ring_buffer import rows_of_state
 from trackmania_rl.games.protocol import Games, rollout
-from trackmania_rl.race.policy import Policy
+from trackmania_rl.race.actions import Policy
 from trackmania_rl.race.rewards import Reward
 from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.runs.reading import load_checkpoint

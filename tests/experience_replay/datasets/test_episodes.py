@@ -23,7 +23,7 @@ from trackmania_rl.experience_replay.episodes import (
 from trackmania_rl.experience_replay.minari_files import write_dataset
 from trackmania_rl.games.in_process import InProcessGames
 from trackmania_rl.games.protocol import rollout
-from trackmania_rl.race.policy import PolicyDecision
+from trackmania_rl.race.actions import PolicyDecision
 from trackmania_rl.race.rewards import RaceReward
 from trackmania_rl.race.spaces import race_spaces
 from trackmania_rl.seeds import SeedTree

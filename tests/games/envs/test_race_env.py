@@ -11,9 +11,8 @@ from gymnasium.utils.env_checker import data_equivalence
 from trackmania_rl.errors import UserError
 from trackmania_rl.games.in_process import InProcessGames
 from trackmania_rl.games.protocol import rollout
-from trackmania_rl.race.policy import PolicyDecision
-from trackmania_rl.race.progress_reward import FINISH_S, ProgressReward
-from trackmania_rl.race.rewards import RaceReward
+from trackmania_rl.race.actions import PolicyDecision
+from trackmania_rl.race.rewards import FINISH_S, ProgressReward, RaceReward
 from trackmania_rl.race.spaces import race_spaces
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import load_settings

@@ -15,12 +15,10 @@ from gymnasium.spaces import Box, Dict
 
 from trackmania_rl.errors import UserError
 from trackmania_rl.games.protocol import GameIds, Games, Received
-from trackmania_rl.race.actions import actions_of_game
+from trackmania_rl.race.actions import BatchDecision, actions_of_game
 from trackmania_rl.race.observation import ObservationLayout
-from trackmania_rl.race.policy import BatchDecision
-from trackmania_rl.race.progress_reward import ProgressReward
 from trackmania_rl.race.race import Race
-from trackmania_rl.race.rewards import Arrival, RaceReward, StepReward
+from trackmania_rl.race.rewards import Arrival, ProgressReward, RaceReward, StepReward
 from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import MapEntry, Settings

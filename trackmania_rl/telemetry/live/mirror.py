@@ -14,9 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from trackmania_rl.games.protocol import GameIds, Games, Received
-from trackmania_rl.race.actions import actions_of_game
+from trackmania_rl.race.actions import BatchDecision, actions_of_game
 from trackmania_rl.race.observation_kernel import CAR_COLUMNS
-from trackmania_rl.race.policy import BatchDecision
 from trackmania_rl.race.race import Race
 from trackmania_rl.settings import MapEntry
 from trackmania_rl.telemetry.live.feed import (

@@ -19,8 +19,7 @@ from trackmania_rl.agents.agent import Agent
 from trackmania_rl.channels.heartbeat import Heartbeat
 from trackmania_rl.channels.run_state import Channels
 from trackmania_rl.experience_replay.memory import Memory
-from trackmania_rl.race.progress import CollectorsProgress
-from trackmania_rl.race.race import Race
+from trackmania_rl.race.race import CollectorsProgress, Race
 from trackmania_rl.race.rewards import Reward
 from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.runs.folder import RunFolder
@@ -33,8 +32,7 @@ if TYPE_CHECKING:
     from tensordict import TensorDictBase
 
     from trackmania_rl.training.hooks.figures import WriteFigures
-    from trackmania_rl.training.replay import Replay
-    from trackmania_rl.training.updates import NumbersWatch, PartialResets
+    from trackmania_rl.training.updates import NumbersWatch, PartialResets, Replay
 
 log = logging.getLogger(__name__)
 
