@@ -56,7 +56,8 @@ def draw(asked: argparse.Namespace) -> None:
     with console.status(Text(f"driving {entry.map_name}")):
         data = drive_and_gather(subject, actor, entry, asked.races, maps_folder)
     with console.status("drawing"):
-        draw_diagnostics(data, output, lambda file: console.print(f"wrote {file}", soft_wrap=True))
+        for picture in draw_diagnostics(data, output):
+            console.print(f"wrote {picture.file}", soft_wrap=True)
 
 
 if __name__ == "__main__":

@@ -1,18 +1,16 @@
 """Diagnostics of a run: their numbers against a computation by hand, and when a set is drawn, of which races."""
 
 import copy
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 
 from trackmania_rl.agents.iqn import Taus, Transitions
 from trackmania_rl.agents.weights import packed
 from trackmania_rl.experience_replay.mini_races import MiniRaceRules
 from trackmania_rl.race.rewards import Rewarded
-from trackmania_rl.telemetry.diagnostics import load_data
+from trackmania_rl.telemetry.diagnostics import Picture
 from trackmania_rl.training.diagnostics import realised_returns
 from trackmania_rl.training.hooks import recordings
 from trackmania_rl.training.hooks.recordings import DrawDiagnostics
@@ -71,30 +69,22 @@ def test_errors_are_those_of_the_loss_and_cost_no_random_number(make_run, make_r
 
 
 class Drawn:
-    """A drawing process that has ended; it left one picture of the data that it was given."""
+    """Leaves one picture of the data that it was given."""
 
     def __init__(self):
         self.failure = None
         self.data = []
 
-    def __call__(self, module, data, folder):
-        assert module == "trackmania_rl.telemetry.diagnostics"
-        self.data.append(load_data(Path(data)))
-        about = self.data[-1]["about"]
-        file = f"{about.frames_total:012d}_{about.map_name}_largest_errors.png"
-        Image.new("RGB", (7, 5)).save(Path(folder) / file)
-        return self
-
-    def has_ended(self, _):
-        return True
-
-    def error(self):
-        return self.failure
+    def __call__(self, data, folder):
+        if self.failure is not None:
+            raise self.failure
+        self.data.append(data)
+        yield Picture("largest_errors", folder / "a.png", np.zeros((5, 7, 3), np.uint8))
 
 
 def test_a_set_is_of_the_newest_evaluated_race(live, make_run, make_race, logger, monkeypatch, caplog):
     drawn = Drawn()
-    monkeypatch.setattr(recordings, "Drawing", drawn)
+    monkeypatch.setattr(recordings, "draw_diagnostics", drawn)
     run = make_run()
     hook = run.hook(DrawDiagnostics)
     run.train_on([make_race(30, True), make_race(60, True)])
@@ -103,7 +93,7 @@ def test_a_set_is_of_the_newest_evaluated_race(live, make_run, make_race, logger
     race = make_race(34, True, is_explo=False, fill_buffer=False)
     run.train_on([make_race(31, True, is_explo=False, fill_buffer=False)])  # an explored race is to come first
     run.train_on([make_race(32, False, fill_buffer=False), race])
-    hook.tick()
+    hook.end()
     assert torch.equal(packed(run.agent.exploration_network), before)
     assert torch.equal(run.buffer.generator.get_state(), generator), "training draws the same random numbers after it"
     [(name, picture, _)] = logger.of("picture")
@@ -111,13 +101,14 @@ def test_a_set_is_of_the_newest_evaluated_race(live, make_run, make_race, logger
     [data] = drawn.data
     assert data["about"].frames_total == 30 + 60 + 31 + 32 + 34
     assert len(data["about"].driven_m) == 34
+    assert data["about"].driven_m.flags.owndata, "the race is drawn after it is released"
     of_race, columns = data["comparison"].predicted[-34:], race.columns
     np.testing.assert_allclose(of_race, columns["q_values"][np.arange(34), columns["actions"]], rtol=1e-5)
     assert set(data["errors"].kind) == {"explored", "evaluated"}
     assert 0 < data["errors"].actions_left.min() <= data["errors"].actions_left.max() <= data["about"].mini_race_actions
 
-    drawn.failure = "error: no paper"
+    drawn.failure = ValueError("no paper")
     hook._is_due = True
     run.train_on([make_race(32, False), make_race(20, True, is_explo=False)])
     hook.end()
-    assert f"the diagnostics in {run.context.folder.diagnostics} could not be drawn: error: no paper" in caplog.text
+    assert f"the diagnostics in {run.context.folder.diagnostics} could not be drawn: no paper" in caplog.text

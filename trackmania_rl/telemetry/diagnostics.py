@@ -1,7 +1,5 @@
 """Plots of values, quantiles, errors and expectations of a run, from the data of `training.diagnostics`.
 
-``python -m trackmania_rl.telemetry.diagnostics DATA.npz FOLDER`` draws a set in a process of low priority.
-
 Sections without data are absent. Unknown values are NaN.
 Lengths: A actions, N taus, K states, E elapsed times, T actions of a race, B transitions.
 
@@ -23,25 +21,21 @@ from __future__ import annotations
 import inspect
 import math
 import re
-import sys
-import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import psutil
 from PIL import Image
 
-from trackmania_rl.cli import command
-from trackmania_rl.errors import UserError, one_line
+from trackmania_rl.errors import UserError
 from trackmania_rl.files import replace_patiently
 from trackmania_rl.race.race import RACE_KINDS
 from trackmania_rl.track.generated_maps import generated_track
 
-if TYPE_CHECKING:  # matplotlib takes half a second to import, and a learner draws nothing
+if TYPE_CHECKING:  # matplotlib takes half a second to import, and not every run draws
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
@@ -50,7 +44,6 @@ Section = SimpleNamespace
 Data = dict[str, Section]
 
 SETS_KEPT: Final = 10
-NICENESS: Final = 15
 PNG_COLOURS: Final = 256
 PEDALS: Final = (("gas", (1, 0)), ("no pedal", (0, 0)), ("brake", (0, 1)), ("gas and brake", (1, 1)))
 _HORIZONS: Final = 12
@@ -80,30 +73,6 @@ _DASHES: Final[tuple[Any, ...]] = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (5, 1.5,
 _COLOURS: Final = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#333333", "#e69f00", "#56b4e9")
 
 
-def save_data(file: Path, data: Data) -> None:
-    """Write the data for another process."""
-    with file.open("wb") as opened:
-        np.savez(opened, **{f"{name}/{key}": value for name, of in data.items() for key, value in vars(of).items()})
-
-
-def load_data(file: Path) -> Data:
-    """Read the data of `save_data`.
-
-    Raises:
-        UserError: if the file is missing or damaged.
-    """
-    data: Data = {}
-    try:
-        with np.load(file, allow_pickle=False) as stored:
-            for name in stored.files:
-                section, _, key = name.partition("/")
-                value = stored[name]
-                setattr(data.setdefault(section, Section()), key, value.item() if value.ndim == 0 else value)
-    except (OSError, EOFError, ValueError, AttributeError, zipfile.BadZipFile) as error:
-        raise UserError(f"{file}: holds no diagnostics: {one_line(error)}") from error
-    return data
-
-
 def key_action_name(gas: float, brake: float, steer: float) -> str:
     """Name an action of keys: "gas", "brake left", "left"..."""
     pedals = next(name for name, pressed in PEDALS if pressed == (int(gas > 0), int(brake > 0)))
@@ -120,8 +89,16 @@ def speeds_m_s(position_m: Array, s_per_action: float) -> Array:
     return np.linalg.norm(np.gradient(position_m.astype(np.float64), s_per_action, axis=0), axis=1)
 
 
-def draw_diagnostics(data: Data, folder: Path, log: Callable[[Path], object] = lambda _: None) -> list[Path]:
-    """Draw all kinds with data as {frames}_{map}_{kind}.png; call `log` with each file; remove all but the newest sets.
+class Picture(NamedTuple):
+    """Plot in a file, with its pixels (H, W, 3)."""
+
+    kind: str
+    file: Path
+    pixels: npt.NDArray[np.uint8]
+
+
+def draw_diagnostics(data: Data, folder: Path) -> Iterator[Picture]:
+    """Draw all kinds with data as {frames}_{map}_{kind}.png, yield each, and remove all but the newest sets.
 
     Raises:
         UserError: if a file cannot be written.
@@ -129,14 +106,12 @@ def draw_diagnostics(data: Data, folder: Path, log: Callable[[Path], object] = l
     about = data["about"]
     if len(about.line_m) == 0 and (generated := generated_track(about.track)) is not None:
         about.line_m = generated.laid_out.line_m
-    files = []
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for kind, draw in KINDS.items():
             if (figure := draw(data)) is not None:
-                files.append(folder / f"{about.frames_total:012d}_{about.map_name}_{kind}.png")
-                write_picture(files[-1], figure)
-                log(files[-1])
+                file = folder / f"{about.frames_total:012d}_{about.map_name}_{kind}.png"
+                yield Picture(kind, file, write_picture(file, figure))
         listed = list_pictures(folder)
         sets = dict.fromkeys([(about.frames_total, about.map_name), *((e["frames"], e["map"]) for e in listed)])
         for entry in listed:
@@ -144,7 +119,6 @@ def draw_diagnostics(data: Data, folder: Path, log: Callable[[Path], object] = l
                 (folder / entry["file"]).unlink(missing_ok=True)
     except OSError as error:
         raise UserError(f"diagnostics {folder}: cannot be written: {error.strerror}") from error
-    return files
 
 
 def list_pictures(folder: Path) -> list[dict[str, Any]]:
@@ -160,14 +134,16 @@ def list_pictures(folder: Path) -> list[dict[str, Any]]:
     return sorted(listed, key=lambda entry: (-entry["frames"], entry["map"], order.index(entry["kind"])))
 
 
-def write_picture(file: Path, figure: Figure) -> None:
-    """Write a PNG with a palette, a third of the size of one without."""
+def write_picture(file: Path, figure: Figure) -> npt.NDArray[np.uint8]:
+    """Write a PNG with a palette, a third of the size of one without; return the pixels (H, W, 3)."""
     canvas: Any = figure.canvas
     canvas.draw()
+    pixels = np.array(canvas.buffer_rgba())[:, :, :3]
     part = file.with_name(f".{file.name}.part")
-    image = Image.fromarray(np.ascontiguousarray(np.asarray(canvas.buffer_rgba())[:, :, :3]))
+    image = Image.fromarray(np.ascontiguousarray(pixels))
     image.quantize(PNG_COLOURS, dither=Image.Dither.NONE).save(part, format="PNG", optimize=True)
     replace_patiently(part, file)
+    return pixels
 
 
 def draw_quantile_functions(data: Data) -> Figure | None:
@@ -501,15 +477,3 @@ KINDS: dict[str, Callable[[Data], Figure | None]] = {
     "racing_line": draw_racing_line,
 }
 """Functions by the name in the file. The page shows their docstrings as captions."""
-
-
-@command
-def main() -> None:
-    """Run the command line."""
-    psutil.Process().nice(psutil.IDLE_PRIORITY_CLASS if sys.platform == "win32" else NICENESS)
-    data, folder = map(Path, sys.argv[1:])
-    draw_diagnostics(load_data(data), folder)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -177,7 +177,7 @@ def _about(race: _Analysis) -> Section:
         action_names=np.array(names),
         action_controls=controls,
         line_m=np.zeros((0, 3)) if subject.line_m is None else np.asarray(subject.line_m),
-        driven_m=race.position_m if race.has_map else np.zeros((0, 3)),
+        driven_m=race.position_m.copy() if race.has_map else np.zeros((0, 3)),  # a race is valid within a call
     )
 
 

@@ -1,4 +1,4 @@
-"""Pictures that other processes draw: films of evaluation races, and diagnostics."""
+"""Pictures of a run: films of evaluation races, which other processes draw, and diagnostics."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import logging
 import math
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter, deque
 from dataclasses import replace
@@ -15,12 +16,12 @@ from typing import Any, ClassVar, Final
 import numpy as np
 import numpy.typing as npt
 import torch
-from PIL import Image
 from typing_extensions import override
 
+from trackmania_rl.errors import one_line
 from trackmania_rl.race.observation_kernel import CAR_COLUMNS
 from trackmania_rl.race.race import Race, RaceFacts
-from trackmania_rl.telemetry.diagnostics import list_pictures, save_data
+from trackmania_rl.telemetry.diagnostics import Data, draw_diagnostics
 from trackmania_rl.telemetry.statistics import RECENT_RACES
 from trackmania_rl.track.generated_maps import is_generated_track
 from trackmania_rl.training.diagnostics import Subject, gather
@@ -35,7 +36,8 @@ TIME_LIMIT_S: Final = 600.0
 """Of a process that draws. With low priority it may have to wait."""
 LAST_TIME_LIMIT_S: Final = 30.0
 """At the end of the run."""
-FIRST_DIAGNOSTICS_AFTER_S: Final = 60.0
+FIRST_DIAGNOSTICS_AFTER_S: Final = 300.0
+"""A set costs about 5 s of training, see docs/reading_a_run.rst."""
 
 
 class Drawing:
@@ -71,28 +73,7 @@ class Drawing:
         return next(iter(output.strip().splitlines()[-1:]), f"exit code {self._process.returncode}")
 
 
-class _Draws(Hook):
-    """Hook with at most one `Drawing` at a time. `_finish` logs its result, or its error."""
-
-    _drawing: Drawing | None = None
-
-    def tick(self) -> None:
-        self._finish_if_ended()
-
-    def end(self) -> None:
-        self._finish_if_ended(LAST_TIME_LIMIT_S)
-
-    def _finish_if_ended(self, limit_s: float = math.inf) -> None:
-        if self._drawing is not None and self._drawing.has_ended(limit_s):
-            drawing = self._drawing
-            self._drawing = None
-            self._finish(drawing.error())
-
-    def _finish(self, error: str | None) -> None:
-        raise NotImplementedError
-
-
-class RecordEvaluations(_Draws):
+class RecordEvaluations(Hook):
     """Keeps each map's every `record_every_n_evaluations`-th evaluation race in recordings/, and logs it.
 
     With `record_every_s` it also keeps the first one after that training time.
@@ -106,6 +87,7 @@ class RecordEvaluations(_Draws):
         self._since_last: Counter[str] = Counter()
         self._kept_at_s: dict[str, float] = {}  # training time, by map
         self._kept = ("", Path(), 0)  # map, path without ending, and the run's frames at that race
+        self._drawing: Drawing | None = None
 
     @override
     def on_race(self, race: Race) -> None:
@@ -139,6 +121,26 @@ class RecordEvaluations(_Draws):
             for oldest in sorted(recordings.glob("*.pt"))[:-MOST_KEPT]:
                 for file in recordings.glob(f"{oldest.stem}.*"):
                     file.unlink(missing_ok=True)
+
+    def tick(self) -> None:
+        self._finish_if_ended()
+
+    def end(self) -> None:
+        self._finish_if_ended(LAST_TIME_LIMIT_S)
+
+    def _finish_if_ended(self, limit_s: float = math.inf) -> None:
+        """Log the film of a process that has ended, or its error."""
+        if self._drawing is None or not self._drawing.has_ended(limit_s):
+            return
+        error = self._drawing.error()
+        self._drawing = None
+        map_name, stem, frames = self._kept
+        if error is None:
+            self.run.figures.log("film", f"rollout/film/{map_name}", _file(stem, "mp4"), frames)
+        else:
+            log.warning("no film of the evaluation race %s could be made: %s", stem.name, error)
+        for left_over in [_file(stem, "npz"), *self.run.folder.recordings.glob("*.part*")]:
+            left_over.unlink(missing_ok=True)
 
     def state_dict(self) -> dict[str, Any]:
         return {"since_last": dict(self._since_last), "kept_at_s": self._kept_at_s}
@@ -192,15 +194,6 @@ class RecordEvaluations(_Draws):
         file = (self.run.maps_folder / entry.map_path).absolute()
         return str(file) if file.is_file() else None
 
-    def _finish(self, error: str | None) -> None:
-        map_name, stem, frames = self._kept
-        if error is None:
-            self.run.figures.log("film", f"rollout/film/{map_name}", _file(stem, "mp4"), frames)
-        else:
-            log.warning("no film of the evaluation race %s could be made: %s", stem.name, error)
-        for left_over in [_file(stem, "npz"), *self.run.folder.recordings.glob("*.part*")]:
-            left_over.unlink(missing_ok=True)
-
 
 def _save_columns(race: Race, file: Path) -> None:
     """Write the columns of a race without frames, its rewards and potentials."""
@@ -214,9 +207,10 @@ def _file(stem: Path, ending: str) -> Path:
     return stem.with_name(f"{stem.name}.{ending}").absolute()
 
 
-class DrawDiagnostics(_Draws):
+class DrawDiagnostics(Hook):
     """Draws plots of values, quantiles, errors and expectations every `pictures_interval_s` into diagnostics/.
 
+    A thread draws, so that neither races nor updates wait for it.
     A set is of one map: of those whose races are evaluated the one with the fewest sets.
     """
 
@@ -227,7 +221,7 @@ class DrawDiagnostics(_Draws):
         self._evaluated: deque[Race] = deque(maxlen=RECENT_RACES)
         self._explored: dict[str, Race] = {}  # the first of each map since a set became due
         self._n_sets: Counter[str] = Counter()
-        self._set = (0, "")
+        self._drawing: threading.Thread | None = None
 
     @override
     def on_race(self, race: Race) -> None:
@@ -240,7 +234,8 @@ class DrawDiagnostics(_Draws):
                 self._explored[name] = race.copy()
             return
         self._evaluated.append(race.copy(with_frames=False))
-        if self._is_due and self._drawing is None and self._is_turn_of(name):
+        is_drawing = self._drawing is not None and self._drawing.is_alive()
+        if self._is_due and not is_drawing and self._is_turn_of(name):
             self._begin_set(race, name)
 
     def tick(self) -> None:
@@ -252,7 +247,10 @@ class DrawDiagnostics(_Draws):
         elif every_s > 0 and not self._is_due and self._interval.is_due(every_s):
             self._is_due = True
             self._is_first = False
-        super().tick()
+
+    def end(self) -> None:
+        if self._drawing is not None:
+            self._drawing.join(LAST_TIME_LIMIT_S)
 
     def _is_turn_of(self, map_name: str) -> bool:
         """Return whether the map has the fewest sets, and an exploration race if its races explore."""
@@ -272,21 +270,15 @@ class DrawDiagnostics(_Draws):
         self._n_sets[map_name] += 1
         self._explored.clear()
         self._is_due = False
-        self._set = subject.frames_total, map_name
-        with self.run.surviving_disk():
-            folder = run.folder.diagnostics.absolute()
-            folder.mkdir(exist_ok=True)
-            save_data(folder / "data.npz", data)
-            self._drawing = Drawing("trackmania_rl.telemetry.diagnostics", str(folder / "data.npz"), str(folder))
+        self._drawing = threading.Thread(target=self._draw, args=(data,), name="diagnostics", daemon=True)
+        self._drawing.start()
 
-    def _finish(self, error: str | None) -> None:
+    def _draw(self, data: Data) -> None:
         folder = self.run.folder.diagnostics
-        if error is not None:
-            log.warning("the diagnostics in %s could not be drawn: %s", folder, error)
-            return
-        for entry in list_pictures(folder):
-            if (entry["frames"], entry["map"]) == self._set:
-                with Image.open(folder / entry["file"]) as picture:
-                    pixels = np.asarray(picture.convert("RGB"))
-                kind = entry["kind"] if entry["kind"] == "racing_line" else f"diagnostics/{entry['kind']}"
-                self.run.figures.log("picture", f"rollout/{kind}/{entry['map']}", pixels, entry["frames"])
+        about = data["about"]
+        try:
+            for picture in draw_diagnostics(data, folder):
+                kind = picture.kind if picture.kind == "racing_line" else f"diagnostics/{picture.kind}"
+                self.run.figures.log("picture", f"rollout/{kind}/{about.map_name}", picture.pixels, about.frames_total)
+        except Exception as error:
+            log.warning("the diagnostics in %s could not be drawn: %s", folder, one_line(error))
