@@ -210,7 +210,9 @@ def test_on_policy_agents_learn_from_what_their_actors_did(loss, is_analog, sett
     for step in range(200):
         batch = batch_of(spaces, seed=step, n=64).exclude("advantage", "value_target", "action_log_prob")
         decision = actor.act_batch(no_frames, batch["state_float"].numpy(), [EXPLORED] * 64)
-        batch["action"], batch["q_values"] = torch.from_numpy(decision.actions), torch.from_numpy(decision.q_values)
+        assert np.isnan(decision.q_values).all(), "the logits of a policy are no values"
+        batch["action"] = torch.from_numpy(decision.actions)
+        batch["action_log_prob"] = torch.from_numpy(decision.action_log_prob)
         batch["reward"] = batch["action"][:, 0] if is_analog else (batch["action"] == 4).float()
         batch.update({"gamma_n": torch.zeros(64), "n_steps": torch.ones(64), "done": torch.ones(64, dtype=torch.bool)})
         batch = learner.estimate_advantages(batch)

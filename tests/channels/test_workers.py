@@ -69,6 +69,7 @@ def a_race(seed, n_actions=9, **facts):
         "actions": rng.integers(0, 3, n_actions),
         "action_was_greedy": rng.random(n_actions) < 0.5,
         "q_values": np.full((n_actions, 3), np.nan, dtype=np.float32),
+        "action_log_prob": np.full(n_actions, np.nan, dtype=np.float32),
         "meters_advanced_along_centerline": np.linspace(0, 1 / 3, n_actions + 1),
     }
     values = {
@@ -125,6 +126,7 @@ COLUMNS_SPOILED = {
     "state_float": lambda f: f[:, :4],
     "frames": lambda f: f[:-2],
     "q_values": lambda q: q[:, :, None],
+    "action_log_prob": lambda p: p[:, None],
     "action_was_greedy": lambda g: g.astype(np.int64),
     "meters_advanced_along_centerline": lambda m: m * np.nan,
     "collector": lambda _: np.zeros(9),

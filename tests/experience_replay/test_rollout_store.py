@@ -33,7 +33,7 @@ def store(settings):
     return RolloutStore(settings, SPACES, SeedTree(2))
 
 
-def race_from(settings, first, n_actions, *, terminated=False, greedy=False, fragment=None, q_values=0.5):
+def race_from(settings, first, n_actions, *, terminated=False, greedy=False, fragment=None, log_prob=0.5):
     """Arguments of `extend`, with a race whose states and actions count from `first`."""
     states = np.arange(first, first + n_actions + 1, dtype=np.float32)
     columns = {
@@ -41,7 +41,7 @@ def race_from(settings, first, n_actions, *, terminated=False, greedy=False, fra
         "action_was_greedy": np.full(n_actions, greedy),
         "state_float": np.stack([np.zeros_like(states), states], axis=1),
         "frames": np.zeros((n_actions + 1, 1, 0, 0), dtype=np.uint8),
-        "q_values": np.full((n_actions, 3), q_values, dtype=np.float32) + states[:-1, None],
+        "action_log_prob": np.full(n_actions, log_prob, dtype=np.float32) + states[:-1],
     }
     facts = {"map_name": "a", "is_explo": True, "fill_buffer": True, "n_actions": n_actions}
     facts |= {"terminated": terminated, "fragment": fragment}
@@ -55,14 +55,14 @@ def test_rollouts_are_in_their_order_with_their_ends(store, settings):
     new_part = Fragment(True, 0, 3, 3, 3, 5)
     assert store.extend(*race_from(settings, 20, 5, fragment=new_part)) == 2
     assert store.extend(*race_from(settings, 30, 2, greedy=True)) == 0
-    assert store.extend(*race_from(settings, 40, 2, q_values=np.nan)) == 0
+    assert store.extend(*race_from(settings, 40, 2, log_prob=np.nan)) == 0
     assert len(store) == 6
     store.sample(2)
     [all_of_them] = seen
     assert all_of_them["state_float"][:, 1].tolist() == [10, 11, 12, 13, 23, 24]
     assert all_of_them["next_state_float"][:, 1].tolist() == [11, 12, 13, 14, 24, 25]
     assert all_of_them["reward"].tolist() == [10, 11, 12, 13, 23, 24]
-    assert all_of_them["q_values"][:, 0].tolist() == [10.5, 11.5, 12.5, 13.5, 23.5, 24.5]
+    assert all_of_them["action_log_prob"].tolist() == [10.5, 11.5, 12.5, 13.5, 23.5, 24.5]
     assert all_of_them["done"].tolist() == [False, False, False, True, False, True]
     assert (all_of_them["gamma_n"] == 0).tolist() == [False, False, False, True, False, False]
 

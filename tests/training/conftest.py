@@ -307,6 +307,7 @@ def race_maker(live, layout):
             "action_was_greedy": rng.random(n_actions) < 0.8,
             "input_w": np.ones(n_actions, dtype=bool),
             "q_values": rng.standard_normal((n_actions, len(game.inputs))).astype(np.float32),
+            "action_log_prob": np.full(n_actions, np.nan, dtype=np.float32),
             "car_gear_and_wheels": np.zeros((n_states, len(CAR_COLUMNS)), dtype=np.float32),
             "current_zone_idx": np.arange(n_states),
             "meters_advanced_along_centerline": np.cumsum(rng.random(n_states)),

@@ -161,6 +161,7 @@ def _set(name, row, value):
 BROKEN = {
     "state_float": _set("state_float", 3, NAN),
     "q_values": _set("q_values", 4, INF),
+    "action_log_prob": _set("action_log_prob", 4, -INF),
     "meters_advanced_along_centerline": _set("meters_advanced_along_centerline", -1, NAN),
     "rewards": lambda rollout: rollout.update(rewards=np.array([1.0, -INF, *[0.0] * 15], dtype=np.float32)),
     "state_float beyond float32": lambda rollout: rollout.update(state_float=rollout["state_float"] + np.float64(1e60)),

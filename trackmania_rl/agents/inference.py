@@ -162,8 +162,7 @@ class Inferer(Actor):
 
     def act(self, frame: npt.NDArray[np.uint8], floats: npt.NDArray[np.float32]) -> PolicyDecision:
         """Decide in one state of a frame (S, H, W) uint8 and floats (F,) float32."""
-        decision = self.act_batch(frame[np.newaxis], floats[np.newaxis], [self._exploration])
-        return PolicyDecision(int(decision.actions[0]), bool(decision.is_greedy[0]), decision.q_values[0])
+        return self.act_batch(frame[np.newaxis], floats[np.newaxis], [self._exploration]).one(0)
 
     @override
     def act_batch(

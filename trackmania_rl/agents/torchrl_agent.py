@@ -173,9 +173,7 @@ class TorchRLAgent:
     def make_actor(self, network: nn.Module, device: torch.device, rng: np.random.Generator) -> TorchRLActor:
         """Make a `TorchRLActor`."""
         assert isinstance(network, TensorDictModuleBase)
-        actor = TorchRLActor(network.to(device).eval(), self._spaces, self._settings.exploration, device, rng)
-        actor.gives_log_probabilities = self._is_on_policy and isinstance(self._spaces.action, Box)
-        return actor
+        return TorchRLActor(network.to(device).eval(), self._spaces, self._settings.exploration, device, rng)
 
     def make_learner(self, network: nn.Module) -> TorchRLLearner:
         """Make a `TorchRLLearner`."""
@@ -221,11 +219,8 @@ class TorchRLActor(Actor):
     """Actor by a torchrl actor, a network that reads the entries of `actor_critic.state_keys`.
 
     Exploration draws from the actor's distribution, or adds noise to its action; actors of values explore by the
-    schedules of the settings. The values of a decision are the actor's values or logits. For continuous actions they
-    are the action's log-probability if `gives_log_probabilities`, else NaN.
+    schedules of the settings. The values of a decision are NaN if the actor has none.
     """
-
-    gives_log_probabilities = False
 
     def __init__(
         self,
@@ -257,13 +252,13 @@ class TorchRLActor(Actor):
         with self._random_state():
             best = self.greedy(batch.clone(False))
         actions = self._of_space(best["action"])
-        q_values = self._values(best)
+        action_log_prob = np.full(len(floats), np.nan, dtype=np.float32)
         if explores.any():
             is_explored = explores.reshape(-1, *[1] * (actions.ndim - 1))
-            explored, values = self._explored(batch, best, explorations)
+            explored, log_prob = self._explored(batch, best, explorations)
             actions = np.where(is_explored, explored, actions)
-            q_values = np.where(explores[:, None], values, q_values)
-        return BatchDecision(actions=actions, is_greedy=~explores, q_values=q_values)
+            action_log_prob = np.where(explores, log_prob, action_log_prob)
+        return BatchDecision(actions, ~explores, self._values(best), action_log_prob)
 
     def states(self, frames: Tensor, floats: Tensor) -> TensorDict:
         """Return the network's entries of frames (B, S, H, W) uint8 and floats (B, F)."""
@@ -280,30 +275,27 @@ class TorchRLActor(Actor):
     def _explored(
         self, batch: TensorDict, best: TensorDictBase, explorations: Sequence[Exploration]
     ) -> tuple[npt.NDArray[Any], npt.NDArray[np.float32]]:
-        """Return actions (B, ...) with exploration, and the values (B, A) of these decisions."""
-        values = self._values(best)
+        """Return actions (B, ...) with exploration, and their log-probabilities (B,), NaN where none was computed."""
+        unknown = np.full(len(explorations), np.nan, dtype=np.float32)
         if "chosen_action_value" in best:
-            return self._chooser.choose(values, explorations), values
+            return self._chooser.choose(self._values(best), explorations), unknown
         if "action_log_prob" not in best:  # a deterministic actor
             space = self._spaces.action
             assert isinstance(space, Box)
             action = self._of_space(best["action"])
             std = EXPLORATION_NOISE * (space.high - space.low) / 2
             noisy = action + std * self._rng.standard_normal(action.shape, dtype=np.float32)
-            return np.clip(noisy, space.low, space.high), values
+            return np.clip(noisy, space.low, space.high), unknown
         with self._random_state(), set_interaction_type(InteractionType.RANDOM):
             drawn = self.network(batch.clone(False))
-        return self._of_space(drawn["action"]), self._values(drawn)
+        return self._of_space(drawn["action"]), drawn["action_log_prob"].float().cpu().numpy()
 
     def _of_space(self, actions: Tensor) -> npt.NDArray[Any]:
         return actions.cpu().numpy().astype(self._spaces.action_dtype).reshape(len(actions), *self._spaces.action_shape)
 
     def _values(self, decided: TensorDictBase) -> npt.NDArray[np.float32]:
-        for name in ("action_value", "logits"):
-            if name in decided:
-                return decided[name].float().cpu().numpy()
-        if self.gives_log_probabilities:
-            return decided["action_log_prob"].float().unsqueeze(1).cpu().numpy()
+        if "action_value" in decided:
+            return decided["action_value"].float().cpu().numpy()
         return np.full((len(decided), self._spaces.n_values), np.nan, dtype=np.float32)
 
 
@@ -359,21 +351,16 @@ class OnPolicyLoss(OffPolicyLoss):
 
     @torch.no_grad()
     def estimate_advantages(self, rollouts: TensorDictBase) -> TensorDictBase:
-        """Add `advantage` (n, 1), `value_target` (n, 1) and `action_log_prob` (n,) to the transitions of rollouts.
+        """Add `advantage` (n, 1) and `value_target` (n, 1) to the transitions of rollouts.
 
-        The transitions are in their order in time, with `done` (n,) at the end of each rollout. `q_values` (n, A) are
-        the logits of the policy that acted, or (n, 1) the log-probability of its action.
+        The transitions are in their order in time, with `done` (n,) at the end of each rollout.
         """
         batch = super()._as_torchrl_has_it(rollouts)
         batch["next", "done"] = rollouts["done"].to(self.device).unsqueeze(1)
         params = self.loss.critic_network_params.data
         self.loss.value_estimator(batch, params=params, target_params=params)
-        values = rollouts["q_values"]
-        action = rollouts["action"]
-        if values.shape[1] > 1:
-            values = values.log_softmax(1).gather(1, action.unsqueeze(1))
         estimated = {name: batch[name].to(rollouts.device) for name in ("advantage", "value_target")}
-        return rollouts.copy().update(estimated | {"action_log_prob": values.squeeze(1)})
+        return rollouts.copy().update(estimated)
 
     @override
     def _as_torchrl_has_it(self, batch: TensorDictBase) -> TensorDict:

@@ -59,7 +59,9 @@ PACKET_BYTES: Final = 1 << 20
 """A packet with so many bytes is sent, even if more races wait."""
 DIGEST_BYTES: Final = 16
 
-NEEDED_COLUMNS: Final = frozenset({"frames", "state_float", "actions", "action_was_greedy", "q_values"})
+OF_SOME_AGENTS: Final = frozenset({"q_values", "action_log_prob"})
+"""Columns that are NaN from agents without values, or whose policies draw no actions."""
+NEEDED_COLUMNS: Final = frozenset({"frames", "state_float", "actions", "action_was_greedy", *OF_SOME_AGENTS})
 """Columns that the learner reads of each race."""
 PROGRESS: Final = ("meters_advanced_along_centerline", "rewards")
 """Column of a race, or of an episode of an own environment, that rewards are computed from."""
@@ -172,6 +174,7 @@ def _require_sound_columns(race: Race, bounds: RolloutBounds, spaces: Spaces) ->
         "actions": ((n_actions, *spaces.action_shape), spaces.action_dtype),
         "action_was_greedy": ((n_actions,), np.bool_),
         "q_values": ((n_actions, bounds.n_values), np.float32),
+        "action_log_prob": ((n_actions,), np.float32),
         "input_w": ((n_actions,), np.bool_),
         "car_gear_and_wheels": ((n_states, len(CAR_COLUMNS)), np.float32),
         "current_zone_idx": ((n_states,), np.int64),
@@ -189,7 +192,7 @@ def _require_sound_columns(race: Race, bounds: RolloutBounds, spaces: Spaces) ->
             is_sound &= name not in RESERVED_NAMES
         if not is_sound:
             raise ValueError(f"its {name!r:.80} have the form {column.dtype} {column.shape}")
-        if name != "q_values" and not np.isfinite(column).all():  # some agents have no values
+        if name not in OF_SOME_AGENTS and not np.isfinite(column).all():
             raise ValueError(f"its {name!r:.80} hold numbers that are not finite")
     actions = columns["actions"]
     if spaces.action_shape == () and not ((actions >= 0) & (actions < spaces.n_values)).all():

@@ -30,7 +30,7 @@ class RolloutStore(Memory):
     Attributes:
         estimate_advantages: called once with the transitions (n,) of all rollouts, in their order in time, before the
             first draw; returns them with further entries. They are those of `buffer_collate_function`, with `done` (n,)
-            bool at the end of each rollout and the `q_values` (n, A) of the decisions.
+            bool at the end of each rollout and the `action_log_prob` (n,) of the policy that acted.
 
     Raises:
         SettingsError: if a setting of `NEEDED` has another value.
@@ -54,16 +54,16 @@ class RolloutStore(Memory):
     def extend(self, race: Race, settings: Settings, frames_total: int) -> int:
         new = race.facts.new
         decided = slice(new.first_transition, new.end_transition)
-        q_values = np.asarray(race.columns["q_values"][decided], dtype=np.float32)
-        was_explored = not np.any(race.columns["action_was_greedy"][decided]) and np.isfinite(q_values).all()
-        if len(q_values) == 0 or not was_explored:
+        log_prob = np.asarray(race.columns["action_log_prob"][decided], dtype=np.float32)
+        was_explored = not np.any(race.columns["action_was_greedy"][decided]) and np.isfinite(log_prob).all()
+        if len(log_prob) == 0 or not was_explored:
             return 0
         if self._order is not None:
             self._rollouts = []
             self._order = None
         transitions = mini_races_of_race(race, settings, frames_total, self._spaces, self._generator)
-        transitions["q_values"] = torch.from_numpy(q_values.copy())
-        transitions["done"] = torch.arange(len(q_values)) == len(q_values) - 1
+        transitions["action_log_prob"] = torch.from_numpy(log_prob.copy())
+        transitions["done"] = torch.arange(len(log_prob)) == len(log_prob) - 1
         self._rollouts.append(transitions)
         return len(transitions)
 

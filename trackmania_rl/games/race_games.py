@@ -214,9 +214,9 @@ class AlternatingGames(Games):
             begins_at = self._begins_at[number]
             of_half = (ids >= begins_at) & (ids < begins_at + half.n_games)
             if of_half.any():
-                own = BatchDecision(decision.actions[of_half], decision.is_greedy[of_half], decision.q_values[of_half])
                 self._await(number)
-                self._sent[number] = self._executor.submit(half.send, ids[of_half] - begins_at, own, policy_s)
+                own_ids = ids[of_half] - begins_at
+                self._sent[number] = self._executor.submit(half.send, own_ids, decision.rows(of_half), policy_s)
 
     @override
     def under_way(self, game: int, states: range) -> Race:

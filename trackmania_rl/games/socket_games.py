@@ -134,12 +134,10 @@ class SocketGames(Games):
     @override
     def send(self, ids: GameIds, decision: BatchDecision, policy_s: float = 0.0) -> None:
         self._patience_s = PATIENCE_PASSES * policy_s
-        actions = decision.actions.tolist() if decision.actions.ndim == 1 else decision.actions
-        rows = zip(ids.tolist(), actions, decision.is_greedy.tolist(), decision.q_values, strict=True)
-        for game, action, is_greedy, q_values in rows:
+        for row, game in enumerate(ids.tolist()):
             self._driving.add(game)
             self._said.pop(game, None)
-            self._orders[game].put(PolicyDecision(action, is_greedy, q_values))
+            self._orders[game].put(decision.one(row))
 
     @override
     def under_way(self, game: int, states: range) -> Race:

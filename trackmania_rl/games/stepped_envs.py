@@ -19,7 +19,7 @@ from typing_extensions import override
 from trackmania_rl.errors import UserError, one_line
 from trackmania_rl.games.protocol import FramesRoom, GameIds, Games, Motion, Received
 from trackmania_rl.race.actions import BatchDecision
-from trackmania_rl.race.race import POINTS, TERMINATED, Race, RaceFacts
+from trackmania_rl.race.race import POINTS, TERMINATED, Race, RaceFacts, first_value_of
 from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.race.views import Views
 from trackmania_rl.settings import GameSettings, MapEntry
@@ -43,6 +43,7 @@ class History:
     actions: list[Any] = field(default_factory=list)
     is_greedy: list[bool] = field(default_factory=list)
     q_values: list[npt.NDArray[np.float32]] = field(default_factory=list)
+    action_log_prob: list[float] = field(default_factory=list)
     rewards: list[float] = field(default_factory=list)
     infos: list[dict[str, npt.NDArray[np.float32]]] = field(default_factory=list)
 
@@ -153,9 +154,11 @@ class SteppedEnvs(Games):
         episode.frames.append(frame)
         episode.floats.append(floats)
         episode.infos.append(entries)
-        episode.actions.append(decision.actions[row])
-        episode.is_greedy.append(bool(decision.is_greedy[row]))
-        episode.q_values.append(decision.q_values[row])
+        one = decision.one(row)
+        episode.actions.append(one.action)
+        episode.is_greedy.append(one.is_greedy)
+        episode.q_values.append(one.q_values)
+        episode.action_log_prob.append(one.action_log_prob)
         episode.rewards.append(reward)
         if terminated or truncated or len(episode.actions) >= longest:
             self._ended[game] = self._ended_race(self._episodes.pop(game), bool(terminated))
@@ -182,6 +185,7 @@ class SteppedEnvs(Games):
             "actions": np.array(episode.actions[decided], dtype=self._spaces.action_dtype),
             "action_was_greedy": np.array(episode.is_greedy[decided], dtype=np.bool_),
             "q_values": np.array(episode.q_values[decided], dtype=np.float32),
+            "action_log_prob": np.array(episode.action_log_prob[decided], dtype=np.float32),
             "rewards": np.array(episode.rewards[decided], dtype=np.float32),
         }
         assert episode.entry is not None
@@ -198,7 +202,7 @@ class SteppedEnvs(Games):
             meters=float(sum(episode.rewards)),
             progress_unit=POINTS,
             fraction_greedy=float(np.mean(episode.is_greedy)),
-            first_value=float(episode.q_values[0].max()),
+            first_value=first_value_of(np.array(episode.q_values)),
         )
 
 

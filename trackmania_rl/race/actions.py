@@ -8,6 +8,7 @@ pressed above 0.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, Literal
@@ -192,6 +193,7 @@ class PolicyDecision:
     is_greedy: bool
     #: (A,) expected sum of rewards until the mini-race ends, by action; (1,), of `action`, if continuous
     q_values: npt.NDArray[np.float32]
+    action_log_prob: float = math.nan  #: logarithm of the drawn action's probability or density; NaN without one
 
 
 Policy = Callable[[npt.NDArray[np.uint8], npt.NDArray[np.float32]], PolicyDecision]
@@ -204,9 +206,30 @@ class BatchDecision:
 
     actions: npt.NDArray[np.int64] | npt.NDArray[np.float32]  #: (n,) or (n, D)
     is_greedy: npt.NDArray[np.bool_]  #: (n,)
-    q_values: npt.NDArray[np.float32]  #: (n, A) or (n, 1)
+    q_values: npt.NDArray[np.float32]  #: (n, A) or (n, 1); NaN from an agent without values
+    action_log_prob: npt.NDArray[np.float32] | None = None  #: (n,)
 
     @classmethod
     def of_one(cls, decision: PolicyDecision) -> BatchDecision:
         """Return a batch of one decision."""
-        return cls(np.array([decision.action]), np.array([decision.is_greedy]), decision.q_values[np.newaxis])
+        return cls(
+            actions=np.array([decision.action]),
+            is_greedy=np.array([decision.is_greedy]),
+            q_values=decision.q_values[np.newaxis],
+            action_log_prob=np.array([decision.action_log_prob], dtype=np.float32),
+        )
+
+    def rows(self, rows: npt.NDArray[np.bool_]) -> BatchDecision:
+        """Return the decisions in some of the states."""
+        log_prob = None if self.action_log_prob is None else self.action_log_prob[rows]
+        return BatchDecision(self.actions[rows], self.is_greedy[rows], self.q_values[rows], log_prob)
+
+    def one(self, row: int) -> PolicyDecision:
+        """Return the decision in one state."""
+        action = self.actions[row]
+        return PolicyDecision(
+            action=int(action) if np.ndim(action) == 0 else action,
+            is_greedy=bool(self.is_greedy[row]),
+            q_values=self.q_values[row],
+            action_log_prob=math.nan if self.action_log_prob is None else float(self.action_log_prob[row]),
+        )

@@ -93,6 +93,7 @@ class StateColumns(NamedTuple):
     actions: npt.NDArray[np.int64]  # (T,) index into `settings.inputs`; or (T, 3) float32, see `race.actions`
     is_greedy: npt.NDArray[np.bool_]  # (T,) whether the action has the highest value
     q_values: npt.NDArray[np.float32]  # (T, A) values of the actions; (T, 1) of an analog one
+    action_log_prob: npt.NDArray[np.float32]  # (T,) see `PolicyDecision`
 
 
 class ObserverState(NamedTuple):

@@ -9,6 +9,7 @@ collector process continues.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -83,7 +84,7 @@ class RaceFacts(BaseModel):
         progress_unit: of `meters`, "m" or "points".
         furthest_zone_idx: furthest virtual checkpoint.
         checkpoint_times_ms: race times at the checkpoints of all laps, the finish included.
-        first_value: highest value of the first state.
+        first_value: highest value of the first state; None from an agent without values.
         weights_age_s: age of the weights at the end of the race; None without weights.
         timings_ms: wall-clock time per action by activity.
         figures: further numbers of an own part, for the loggers.
@@ -181,6 +182,12 @@ class RaceFacts(BaseModel):
         return {**known, **timings, **self.figures}
 
 
+def first_value_of(q_values: npt.NDArray[np.float32]) -> float | None:
+    """Return the highest value of the first state of q_values (T, A); None from an agent without values."""
+    value = float(q_values[0].max())
+    return value if math.isfinite(value) else None
+
+
 @dataclass(eq=False)
 class Race:
     """A race, or a fragment of one; a context manager that releases its memory.
@@ -193,6 +200,7 @@ class Race:
     ``actions``                            (T,) int64 or (T, D) float  index into ``inputs``; or steer, gas, brake
     ``action_was_greedy``                  (T,) bool                   the action had the highest value
     ``q_values``                           (T, A) float32              values of the actions; (T, 1) of an analog one
+    ``action_log_prob``                    (T,) float32                see `PolicyDecision`; NaN without one
     ``input_w``                            (T,) bool                   accelerating
     ``car_gear_and_wheels``                (T + 1, 22) float32         see `CAR_COLUMNS`
     ``current_zone_idx``                   (T + 1,) int64              zone on the reference line
@@ -202,8 +210,8 @@ class Race:
     ``rewards``                            (T,) float32                of an own environment, in place of metres
     ====================================== =========================== ================================================
 
-    Own environments have the columns from ``frames`` to ``q_values``, ``rewards`` and ``info_{name}``. The last frame
-    of a finished race repeats the one before, as a game behind a socket gives none at the finish.
+    Own environments have the columns from ``frames`` to ``action_log_prob``, ``rewards`` and ``info_{name}``. The last
+    frame of a finished race repeats the one before, as a game behind a socket gives none at the finish.
 
     Attributes:
         columns: arrays by name; read-only and valid until `release` in the learner.

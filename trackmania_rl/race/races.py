@@ -29,7 +29,7 @@ from trackmania_rl.race.observation_kernel import (
     cutoff_rules,
     observe,
 )
-from trackmania_rl.race.race import Race, RaceFacts
+from trackmania_rl.race.race import Race, RaceFacts, first_value_of
 from trackmania_rl.race.road import KnownRoad
 from trackmania_rl.race.spaces import race_views
 from trackmania_rl.race.zones import VirtualCheckpoints
@@ -40,7 +40,7 @@ RaceIds = npt.NDArray[np.int64]
 Draw = Callable[[RaceIds, npt.NDArray[np.uint8], npt.NDArray[np.int64]], object]
 """Draws the newest pictures of some races (n,) into pictures (K, R, H, W), each at the row (K,) of its race."""
 
-DECISION_COLUMNS: Final = ("actions", "is_greedy", "q_values")
+DECISION_COLUMNS: Final = ("actions", "is_greedy", "q_values", "action_log_prob")
 """Columns without a row for the race's last state."""
 
 
@@ -153,6 +153,7 @@ class Races:
         actions: npt.NDArray[Any] | Action,
         is_greedy: npt.NDArray[np.bool_] | bool,
         q_values: npt.NDArray[np.float32],
+        action_log_prob: npt.NDArray[np.float32] | float | None = None,
     ) -> None:
         """Record a `BatchDecision` in the newest states of some races, or a `PolicyDecision` in one."""
         if q_values.shape[-1] != self.columns.q_values.shape[-1]:  # a user's own policy may return another number
@@ -164,6 +165,7 @@ class Races:
         columns.actions[races, rows] = actions
         columns.is_greedy[races, rows] = is_greedy
         columns.q_values[races, rows] = q_values
+        columns.action_log_prob[races, rows] = np.nan if action_log_prob is None else action_log_prob
         previous[races, :-1] = previous[races, 1:]
         previous[races, -1] = self._actions.shown(actions)
         self.rows[races] = rows + 1
@@ -215,7 +217,7 @@ class Races:
         Returns:
             (n,) verdicts. A cut-off at a decision precedes a finish at the same time.
         """
-        self.act(races, decision.actions, decision.is_greedy, decision.q_values)
+        self.act(races, decision.actions, decision.is_greedy, decision.q_values, decision.action_log_prob)
         self.observe(races, self.rows[races] * self._game.ms_per_action, heads)
         verdicts = self.verdicts[races]
         verdicts = np.where(is_due | (verdicts == NOT_FINITE), verdicts, GOING_ON)
@@ -362,7 +364,7 @@ class Races:
             checkpoint_times_ms=checkpoint_times_ms,
             mean_speed_m_s=float(columns.speed_m_s[:-1].mean()),
             fraction_greedy=float(columns.is_greedy.mean()),
-            first_value=float(columns.q_values[0].max()),
+            first_value=first_value_of(columns.q_values),
             timings_ms={
                 name.removesuffix("_s"): 1000.0 * spent_s / n_actions for name, spent_s in vars(timings).items()
             },
@@ -383,6 +385,7 @@ class Races:
             "action_was_greedy": columns.is_greedy,
             "input_w": self._actions.presses_gas(columns.actions),
             "q_values": columns.q_values,
+            "action_log_prob": columns.action_log_prob,
             "car_gear_and_wheels": columns.car,
             "position_m": columns.position_m,
             "speed_m_s": columns.speed_m_s,
@@ -426,4 +429,5 @@ class Races:
             actions=room(self._actions.dtype, *self._actions.shape),
             is_greedy=room(np.bool_),
             q_values=room(np.float32, self._actions.n_values),
+            action_log_prob=room(np.float32),
         )

@@ -150,7 +150,7 @@ class RaceMachine:
         if self.settings.image_width_px > 0:
             self._transport.set_speed(self.settings.running_speed)
         self._answer(self._held, then_get_state=True)
-        self.races.act(0, decision.action, decision.is_greedy, decision.q_values)
+        self.races.act(0, decision.action, decision.is_greedy, decision.q_values, decision.action_log_prob)
         with _state_errors_as_protocol_errors():
             for _ in range(MAX_IGNORED_REPORTS):
                 event = self._next_event()

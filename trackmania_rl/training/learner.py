@@ -109,9 +109,10 @@ def reward_race(run: RunContext, race: Race) -> bool:
         UserError: if the reward has another form, or `MOST_REFUSED_IN_A_ROW` races are refused in a row.
     """
     columns: dict[str, Any] = {name: race.columns[name] for name in LEARNED_FROM if name in race.columns}
-    q_values = race.columns.get("q_values")
-    if q_values is not None and not np.isnan(q_values).all():  # some agents have none
-        columns["q_values"] = q_values
+    for optional in ("q_values", "action_log_prob"):
+        of_decisions = race.columns.get(optional)
+        if of_decisions is not None and not np.isnan(of_decisions).all():  # some agents have none
+            columns[optional] = of_decisions
     columns["meters"] = race.facts.meters
     if (name := first_not_finite(columns)) is not None:
         _refuse(run, race, name)
