@@ -8,27 +8,44 @@ from typing import Any
 
 from trackmania_rl.race.race import RaceFacts
 from trackmania_rl.runs.log import FACTS, MessageHandler, RunLog
+from trackmania_rl.telemetry.run_status import RunStatus
+from trackmania_rl.telemetry.statistics import MapStatistics, TrainingStatistics
 
 
 def write_races(log: Path, races: Iterable[Mapping[str, Any]]) -> None:
-    """Add races with the keys of `iterate_races`."""
+    """Add races with the keys of `iterate_races`. The status has their table."""
     now_s = [0.0]
     opened: RunLog | None = None
     session = 0
+    earlier_s = 0.0
+    statistics = TrainingStatistics()
     for race in races:
         if opened is None or race.get("session", 1) != session:
             if opened is not None:
                 opened.close()
+                earlier_s += now_s[0]
             session = race.get("session", 1)
             opened = RunLog(log, lambda: now_s[0], session)
         now_s[0] = race["wall_s"]
-        facts = {field: race[column] for column, field in FACTS.items() if column in race}
-        defaults = {"track": "", "fill_buffer": True, "is_generated": "track" in race}
+        values = {field: race[column] for column, field in FACTS.items() if column in race}
+        facts = RaceFacts(**({"track": "", "fill_buffer": True, "is_generated": "track" in race} | values))
         if "learning" in race:
             opened.write_figures(race["learning"], race["frames_total"])
-        opened.write(RaceFacts(**(defaults | facts)), race["frames_total"])
+        opened.write(facts, race["frames_total"], earlier_s + now_s[0])
+        statistics.frames_total = race["frames_total"]
+        statistics.races_total += 1
+        if facts.counts:
+            history = statistics.maps.setdefault(facts.map_name, MapStatistics()).history(facts.is_explo)
+            history.add(facts)
     if opened is not None:
+        write_status(opened, statistics)
         opened.close()
+
+
+def write_status(opened: RunLog, statistics: TrainingStatistics) -> None:
+    """Write the status of a training that has ended."""
+    totals = {"frames_total": statistics.frames_total, "races_total": statistics.races_total}
+    opened.write_status(RunStatus(is_over=True, figures=totals, maps=statistics.map_rows()).model_dump_json())
 
 
 def write_messages(log: Path, texts: Iterable[str], level: int = logging.INFO) -> None:

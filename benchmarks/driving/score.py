@@ -185,11 +185,14 @@ def run_figures(races: Sequence[Race], track: str, yardstick: Yardstick, minutes
     last_minute = [race_score(race, yardstick.record_ms) for race in greedy if race["wall_s"] > 60 * (minutes - 1)]
 
     def beats_scripted(window: Sequence[Race]) -> bool:
-        median_s = median_time_s(window)
+        median_s = median_time_s([race["race_time_ms"] / 1000 if race["race_finished"] else None for race in window])
         return median_s is not None and 1000 * median_s < yardstick.scripted_tuned_ms
 
+    def finishes_regularly(window: Sequence[Race]) -> bool:
+        return is_regular_finishing([race["race_finished"] for race in window])
+
     first = next((race for race in greedy if race["race_finished"]), NEVER)
-    regular = first_race_with(greedy, is_regular_finishing) or NEVER
+    regular = first_race_with(greedy, finishes_regularly) or NEVER
     beating = first_race_with(greedy, beats_scripted) or NEVER
     return RunFigures(
         minutes=minutes,

@@ -17,7 +17,7 @@ from trackmania_rl.cli import command
 from trackmania_rl.errors import UserError
 from trackmania_rl.runs.folder import RUN_LOG
 from trackmania_rl.runs.log import races_with_learning
-from trackmania_rl.telemetry.learning_summary import Driving, Race, summarize_learning
+from trackmania_rl.telemetry.learning_summary import Driving, Moment, summarize_learning
 from trackmania_rl.telemetry.statistics import RECENT_RACES
 from trackmania_rl.telemetry.tables import print_table
 
@@ -68,8 +68,8 @@ def write_races(log: Path, file: Path) -> None:
         raise UserError(f"cannot write {file}: {error.strerror}") from error
 
 
-def _moment(race: Race | None) -> str:
-    return "-" if race is None else f"{race['wall_s']:.0f} s ({race['frames_total']:,} frames)"
+def _moment(moment: Moment | None) -> str:
+    return "-" if moment is None else f"{moment.training_s:.0f} s ({moment.frames_total:,} frames)"
 
 
 def _driving(driving: Driving | None) -> str:

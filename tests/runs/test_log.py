@@ -19,7 +19,6 @@ from trackmania_rl.runs.log import (
     MessageHandler,
     NewestRace,
     RunLog,
-    facts_of,
     iterate_races,
     logged_figures,
     newest_messages,
@@ -67,7 +66,7 @@ def test_each_race_is_readable_at_once(path):
     second, third = list(iterate_races(path))[1:]
     assert second["track"] == "generated_0.412_7"
     assert (third["progress_unit"], third["n_actions"]) == ("points", FACTS.n_actions)
-    assert facts_of(next(race_rows(path, after_id=1, most=1))).map_name == "valley"
+    assert next(race_rows(path, after_id=1, most=1))["id"] == 2
     log.close()
 
 

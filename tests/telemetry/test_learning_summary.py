@@ -29,8 +29,8 @@ def test_figures_are_of_greedy_races_only(tmp_path):
     summary = summarize_learning(_write(tmp_path / "run.sqlite", [(1.0, True, 20_000), *greedy]), [45, 150, 600])[
         "valley"
     ]
-    assert (summary.first_finish["wall_s"], summary.first_finish["frames_total"]) == (20.0, 300)
-    assert (summary.regular_finish["wall_s"], summary.regular_finish["frames_total"]) == (110.0, 1200)
+    assert summary.first_finish == (20.0, 300)
+    assert summary.regular_finish == (110.0, 1200)
     assert summary.driving == {45: Driving(4, 3, 29.75), 150: Driving(10, 10, 28.95)}
     assert summary.best_time_s == 28.5
     unfinished = summarize_learning(_write(tmp_path / "run.sqlite", [(5.0, False, None)] * 3), [5])["valley"]
@@ -42,5 +42,5 @@ def test_sessions_seconds_add_up(tmp_path):
     first = [(10.0 * i, False, 30_000) for i in range(1, 13)]  # until 120 s
     second = [(10.0 * i, False, 20_000) for i in range(1, 13)]
     summary = summarize_learning(_write(tmp_path / "run.sqlite", first, second), [60, 120, 240, 600])["valley"]
-    assert summary.first_finish["wall_s"] == 10.0
+    assert summary.first_finish.training_s == 10.0
     assert {at: driving.median_time_s for at, driving in summary.driving.items()} == {60: 30.0, 120: 30.0, 240: 20.0}

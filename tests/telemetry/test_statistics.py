@@ -154,3 +154,14 @@ def test_ratios_of_the_map_cycle_are_of_maps_with_a_time_to_beat():
         "best_over_gold/blind": pytest.approx(1.1),
         "median_over_gold/blind": pytest.approx(1.1),
     }
+
+
+def test_the_table_of_maps_has_times_at_checkpoints():
+    figures = TrainingStatistics()
+    for times_ms in ((9_000, 20_000, 31_000), (8_000, 19_000, 30_000), (10_000, 32_000), (7_000, 21_000, 33_000)):
+        figures.add(race_of(race(times_ms[-1], is_explo=False, checkpoint_times_ms=times_ms)))
+    figures.add(race_of(race(is_explo=False)))
+    [row] = figures.map_rows()
+    assert (row["map"], row["kind"], row["races"], row["recent"]) == ("valley", "evaluation", 5, 4)
+    assert (row["best_ms"], row["best_checkpoints_ms"]) == (30_000, [8_000, 19_000, 30_000])
+    assert row["median_checkpoints_ms"] == [8_000, 20_000, 31_000], "of those with as many checkpoints as the newest"

@@ -15,15 +15,14 @@ import sqlite3
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import psutil
-from pydantic import ValidationError
 from typing_extensions import override
 
-from trackmania_rl.errors import UserError, one_line
+from trackmania_rl.errors import UserError
 from trackmania_rl.race.race import RaceFacts
 
 MOST_WAITING: Final = 10_000
@@ -49,7 +48,7 @@ FACTS: Final = {
 """Field of `RaceFacts` by column. This is the only mapping between both."""
 
 _BOOLEANS: Final = ("is_generated", "is_explo", "race_finished", "is_demonstration")
-_COLUMNS: Final = ("session", "wall_s", "frames_total", *FACTS)
+_COLUMNS: Final = ("session", "wall_s", "training_s", "frames_total", *FACTS)
 _SCHEMA: Final = f"""
     BEGIN;
     CREATE TABLE IF NOT EXISTS races (
@@ -62,6 +61,7 @@ _SCHEMA: Final = f"""
     CREATE VIEW IF NOT EXISTS figures AS
         SELECT v.id, v.is_undone, v.frames_total, n.name, v.value
         FROM figure_values v JOIN figure_names n ON n.id = v.name_id;
+    CREATE INDEX IF NOT EXISTS figure_places ON figure_values (name_id, frames_total) WHERE NOT is_undone;
     CREATE TABLE IF NOT EXISTS messages (id INTEGER PRIMARY KEY, time_s REAL, level TEXT, process TEXT, text TEXT);
     CREATE TABLE IF NOT EXISTS status (id INTEGER PRIMARY KEY CHECK (id = 1), json TEXT);
     COMMIT;
@@ -74,17 +74,6 @@ _INSERT_FIGURE: Final = """
 _INSERT_MESSAGE: Final = "INSERT INTO messages (time_s, level, process, text) VALUES (?, ?, ?, ?)"
 _REPLACE_STATUS: Final = "INSERT OR REPLACE INTO status (id, json) VALUES (1, ?)"
 _INSERT: Final = f"INSERT INTO races ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))})"
-
-_OF_SUMMARIES: Final = ("wall_s", "map", "frames_total", "race_finished", "race_time_ms", "is_generated")
-_SESSION_ENDS: Final = "SELECT session, MAX(wall_s) AS end_s FROM races WHERE NOT is_undone GROUP BY session"
-_EVALUATION: Final = f"""
-    WITH ends AS ({_SESSION_ENDS}), begins AS (
-        SELECT session, TOTAL(end_s) OVER (ORDER BY session ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS begin_s
-        FROM ends
-    )
-    SELECT wall_s + begin_s, {", ".join(_OF_SUMMARIES[1:])}
-    FROM races JOIN begins USING (session) WHERE NOT is_undone AND NOT is_explo ORDER BY id
-"""
 
 RaceRow = dict[str, Any]
 """A race by column, with its `id`."""
@@ -142,8 +131,13 @@ class RunLog:
             connection.execute(undo.format("figure_values"), (frames_total,))
             return connection.execute(undo.format("races"), (frames_total,)).rowcount
 
-    def write(self, race: RaceFacts, frames_total: int) -> None:
+    def write(self, race: RaceFacts, frames_total: int, training_s: float = 0.0) -> None:
         """Add a race.
+
+        Args:
+            race: its facts.
+            frames_total: of the run, this race included.
+            training_s: seconds of the run, earlier sessions included.
 
         Raises:
             OSError: if the disk fails. The race is written with the next one.
@@ -151,7 +145,8 @@ class RunLog:
         values = {column: getattr(race, field) for column, field in FACTS.items()}
         values["meters"] = round(race.meters, 3)
         values["checkpoint_times_ms"] = json.dumps(race.checkpoint_times_ms)
-        self._add(_INSERT, [(self._session, round(self._clock(), 3), frames_total, *values.values())])
+        times_s = round(self._clock(), 3), round(training_s, 3)
+        self._add(_INSERT, [(self._session, *times_s, frames_total, *values.values())])
 
     def write_figures(self, figures: Mapping[str, float], frames_total: int) -> None:
         """Add finite figures by name.
@@ -275,6 +270,25 @@ def last_written_s(log: Path) -> float | None:
     return max((file.stat().st_mtime for file in files if file.is_file()), default=None)
 
 
+def query(log: Path, statement: str, values: Sequence[object] | Mapping[str, object] = ()) -> Iterator[tuple[Any, ...]]:
+    """Yield the rows of a query. A log that was just begun has none.
+
+    Raises:
+        UserError: if the log is missing or damaged.
+    """
+    if not log.is_file():  # sqlite would wait for a pipe
+        reason = "it is no file" if log.exists() else "No such file or directory"
+        raise UserError(f"cannot read {log}: {reason}; give the folder of a run, save/...")
+    is_open = log.with_name(f"{log.name}-wal").exists()  # otherwise files beside it would have to be made
+    address = f"{log.absolute().as_uri()}?mode=ro" + ("" if is_open else "&immutable=1")
+    try:
+        with contextlib.closing(sqlite3.connect(address, uri=True, timeout=0.0)) as connection:
+            if connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'races'").fetchone():
+                yield from connection.execute(statement, values)
+    except sqlite3.Error as error:
+        raise UserError(f"cannot read {log}: {error}") from error
+
+
 class NewestRace(NamedTuple):
     """Number of the newest race in a log, and the session that drove it. Both are 0 without a race."""
 
@@ -290,7 +304,7 @@ def newest_race(log: Path) -> NewestRace:
     """
     if not log.is_file():
         return NewestRace(0, 0)
-    newest = _select(log, "SELECT id, session FROM races ORDER BY id DESC LIMIT 1")
+    newest = query(log, "SELECT id, session FROM races ORDER BY id DESC LIMIT 1")
     return next((NewestRace(*values) for values in newest), NewestRace(0, 0))
 
 
@@ -307,33 +321,12 @@ def race_rows(log: Path, after_id: int = 0, most: int = -1) -> Iterator[RaceRow]
     """
     columns = ("id", *_COLUMNS)
     select = f"SELECT {', '.join(columns)} FROM races WHERE id > ? AND NOT is_undone ORDER BY id LIMIT ?"
-    for values in _select(log, select, after_id, most):
+    for values in query(log, select, (after_id, most)):
         row = dict(zip(columns, values, strict=True))
         for name in _BOOLEANS:
             row[name] = bool(row[name])
         row["checkpoint_times_ms"] = json.loads(row["checkpoint_times_ms"])
         yield row
-
-
-def evaluation_races(log: Path) -> Iterator[RaceRow]:
-    """Yield the evaluation races in their order, without undone ones; the seconds `wall_s` of all sessions add up.
-
-    The columns are those that summaries need, so that a long run is read within seconds.
-
-    Raises:
-        UserError: if the log is missing or damaged.
-    """
-    for values in _select(log, _EVALUATION):
-        yield dict(zip(_OF_SUMMARIES, values, strict=True))
-
-
-def total_s(log: Path) -> float:
-    """Return the seconds until the newest race, those of all sessions together.
-
-    Raises:
-        UserError: if the log is missing or damaged.
-    """
-    return sum(end_s for _, end_s in _select(log, _SESSION_ENDS))
 
 
 class Message(NamedTuple):
@@ -353,7 +346,7 @@ def newest_messages(log: Path, most: int, after_id: int = 0) -> list[Message]:
         UserError: if the log is missing or damaged.
     """
     select = "SELECT id, time_s, level, process, text FROM messages WHERE id > ? ORDER BY id DESC LIMIT ?"
-    return [Message(*values) for values in _select(log, select, after_id, most)][::-1]
+    return [Message(*values) for values in query(log, select, (after_id, most))][::-1]
 
 
 def newest_status(log: Path) -> str | None:
@@ -362,7 +355,7 @@ def newest_status(log: Path) -> str | None:
     Raises:
         UserError: if the log is missing or damaged.
     """
-    return next((text for (text,) in _select(log, "SELECT json FROM status")), None)
+    return next((text for (text,) in query(log, "SELECT json FROM status")), None)
 
 
 class Figure(NamedTuple):
@@ -390,21 +383,13 @@ def logged_figures(log: Path, after_id: int = 0, most: int = -1, like: str = "%"
         SELECT id, frames_total, name, value FROM figures
         WHERE id > ? AND NOT is_undone AND name LIKE ? ORDER BY id LIMIT ?
     """
-    return (Figure(*values) for values in _select(log, select, after_id, like, most))
-
-
-def facts_of(row: RaceRow) -> RaceFacts:
-    """Return the facts of a race in the log. Raise `UserError` if the log was edited to values that no race has."""
-    try:
-        return RaceFacts(fill_buffer=True, **{field: row[column] for column, field in FACTS.items()})
-    except ValidationError as error:
-        raise UserError(f"race {row['id']} of the run log is damaged: {one_line(error)}") from error
+    return (Figure(*values) for values in query(log, select, (after_id, like, most)))
 
 
 def iterate_races(log: Path) -> Iterator[dict[str, Any]]:
     """Yield a dictionary for each race, see `race_rows`; docs/figures.rst lists the keys but `learning`."""
     for row in race_rows(log):
-        del row["id"]
+        del row["id"], row["training_s"]
         if not row.pop("is_generated"):
             del row["track"]
         if row["progress_unit"] == "m":
@@ -426,18 +411,3 @@ def races_with_learning(log: Path) -> Iterator[dict[str, Any]]:
                 learning[figure.name] = float(f"{figure.value:.6g}")
             figure = next(figures, None)
         yield race | ({"learning": learning} if learning else {})
-
-
-def _select(log: Path, statement: str, *values: object) -> Iterator[tuple[Any, ...]]:
-    """Yield the rows of a query. A log that was just begun has none."""
-    if not log.is_file():  # sqlite would wait for a pipe
-        reason = "it is no file" if log.exists() else "No such file or directory"
-        raise UserError(f"cannot read {log}: {reason}; give the folder of a run, save/...")
-    is_open = log.with_name(f"{log.name}-wal").exists()  # otherwise files beside it would have to be made
-    address = f"{log.absolute().as_uri()}?mode=ro" + ("" if is_open else "&immutable=1")
-    try:
-        with contextlib.closing(sqlite3.connect(address, uri=True, timeout=0.0)) as connection:
-            if connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'races'").fetchone():
-                yield from connection.execute(statement, values)
-    except sqlite3.Error as error:
-        raise UserError(f"cannot read {log}: {error}") from error

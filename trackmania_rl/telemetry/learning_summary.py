@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import statistics
-from bisect import bisect_right
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from trackmania_rl.runs.log import evaluation_races, total_s
+from trackmania_rl.runs.log import query
 from trackmania_rl.telemetry.statistics import RECENT_RACES
 
 Race = Mapping[str, Any]
-"""A race of `evaluation_races`."""
+"""A race of `iterate_races`."""
+
+_EVALUATIONS: Final = "FROM races WHERE NOT is_undone AND NOT is_explo"
+_BEST: Final = f"""
+    SELECT map, MIN(CASE WHEN race_finished AND NOT is_generated THEN race_time_ms END) {_EVALUATIONS} GROUP BY map
+"""
+_FINISHED: Final = f"SELECT id, map, race_finished {_EVALUATIONS} ORDER BY id"
+_FIRST_AFTER: Final = "SELECT id FROM races WHERE NOT is_undone AND training_s > ? ORDER BY id LIMIT 1"
+_NEWEST: Final = "SELECT id, training_s FROM races WHERE NOT is_undone ORDER BY id DESC LIMIT 1"
+_BEFORE: Final = f"""
+    SELECT race_finished, race_time_ms, is_generated {_EVALUATIONS} AND map = ? AND id < ? ORDER BY id DESC LIMIT ?
+"""
 
 
 class Driving(NamedTuple):
@@ -27,6 +37,13 @@ class Driving(NamedTuple):
     median_time_s: float | None
 
 
+class Moment(NamedTuple):
+    """Time of a race: seconds of training, and frames of the run."""
+
+    training_s: float
+    frames_total: int
+
+
 class LearningSummary(NamedTuple):
     """Evaluation races of a run on one map, of which times are those of a single track.
 
@@ -35,8 +52,8 @@ class LearningSummary(NamedTuple):
         driving: by the moments asked for, in seconds.
     """
 
-    first_finish: Race | None
-    regular_finish: Race | None
+    first_finish: Moment | None
+    regular_finish: Moment | None
     driving: dict[int, Driving]
     best_time_s: float | None
 
@@ -47,25 +64,55 @@ def summarize_learning(log: Path, moments_s: Sequence[int]) -> dict[str, Learnin
     Raises:
         UserError: if the log is missing or damaged.
     """
-    by_map: defaultdict[str, list[Race]] = defaultdict(list)
-    for race in evaluation_races(log):
-        by_map[race["map"]].append(race)
-    end_s = total_s(log)
-    return {name: _summary(races, moments_s, end_s) for name, races in by_map.items()}
-
-
-def _summary(greedy: Sequence[Race], moments_s: Sequence[int], end_s: float) -> LearningSummary:
-    finishes = [race for race in greedy if race["race_finished"]]
-    driving = {}
+    best_ms = dict(query(log, _BEST))
+    first, regular = _finishes(log, len(best_ms))
+    newest_id, end_s = next(query(log, _NEWEST), (0, 0.0))
+    ends = {}
     for moment_s in moments_s:
         if moment_s <= end_s + 10:  # the last race of a run ends a little before its limit
-            n_before = bisect_right(greedy, moment_s, key=lambda race: race["wall_s"])
-            driving[moment_s] = _driving(greedy[max(0, n_before - RECENT_RACES) : n_before])
-    return LearningSummary(
-        next(iter(finishes), None),
-        first_race_with(greedy, is_regular_finishing),
-        driving,
-        min((race["race_time_ms"] / 1000 for race in finishes if not race["is_generated"]), default=None),
+            ends[moment_s] = next(query(log, _FIRST_AFTER, (moment_s,)), (newest_id + 1,))[0]
+    return {
+        name: LearningSummary(
+            first_finish=_moment(log, first.get(name)),
+            regular_finish=_moment(log, regular.get(name)),
+            driving={moment_s: _driving(log, name, end) for moment_s, end in ends.items()},
+            best_time_s=None if time_ms is None else time_ms / 1000,
+        )
+        for name, time_ms in best_ms.items()
+    }
+
+
+def _finishes(log: Path, n_maps: int) -> tuple[dict[str, int], dict[str, int]]:
+    """Return the ids of each map's first finish, and of the race with which it is finished regularly."""
+    first: dict[str, int] = {}
+    regular: dict[str, int] = {}
+    windows: defaultdict[str, deque[int]] = defaultdict(lambda: deque(maxlen=RECENT_RACES))
+    for number, name, finished in query(log, _FINISHED):
+        if name in regular:
+            continue
+        window = windows[name]
+        window.append(finished)
+        if finished:
+            first.setdefault(name, number)
+        if is_regular_finishing(window):
+            regular[name] = number
+            if len(regular) == n_maps:
+                break
+    return first, regular
+
+
+def _moment(log: Path, number: int | None) -> Moment | None:
+    select = "SELECT training_s, frames_total FROM races WHERE id = ?"
+    return next((Moment(*values) for values in query(log, select, (number,))), None)
+
+
+def _driving(log: Path, name: str, end: int) -> Driving:
+    recent = list(query(log, _BEFORE, (name, end, RECENT_RACES)))
+    times_s = [time_ms / 1000 if finished else None for finished, time_ms, _ in recent]
+    return Driving(
+        n_races=len(recent),
+        n_finished=sum(finished for finished, _, _ in recent),
+        median_time_s=None if any(is_generated for *_, is_generated in recent) else median_time_s(times_s),
     )
 
 
@@ -77,21 +124,13 @@ def first_race_with(greedy: Sequence[Race], holds: Callable[[Sequence[Race]], bo
     return None
 
 
-def is_regular_finishing(window: Collection[Race]) -> bool:
-    """Return whether all races but at most one reached the finish."""
-    return sum(race["race_finished"] for race in window) >= len(window) - 1
+def is_regular_finishing(finished: Collection[int]) -> bool:
+    """Return whether all of the last `RECENT_RACES` but at most one reached the finish, by race 0 or 1."""
+    return len(finished) == RECENT_RACES and sum(finished) >= RECENT_RACES - 1
 
 
-def median_time_s(window: Collection[Race]) -> float | None:
-    """Return the median time, unfinished races as infinity; None if infinite."""
-    times_s = [race["race_time_ms"] / 1000 if race["race_finished"] else float("inf") for race in window]
-    median_s = statistics.median(times_s) if times_s else float("inf")
+def median_time_s(times_s: Collection[float | None]) -> float | None:
+    """Return the median time, unfinished races (None) as infinity; None if infinite."""
+    known_s = [float("inf") if time_s is None else time_s for time_s in times_s]
+    median_s = statistics.median(known_s) if known_s else float("inf")
     return None if median_s == float("inf") else median_s
-
-
-def _driving(recent: Collection[Race]) -> Driving:
-    return Driving(
-        n_races=len(recent),
-        n_finished=sum(race["race_finished"] for race in recent),
-        median_time_s=None if any(race["is_generated"] for race in recent) else median_time_s(recent),
-    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -22,19 +23,21 @@ class RunStatus(BaseModel):
         saved_at_s: newest checkpoint; None before the first one.
         figures: numbers by name; those that only rise end with `_total`.
         losses: newest means of the updates' losses and other figures, by name.
+        maps: see `TrainingStatistics.map_rows`.
     """
 
     model_config = ConfigDict(frozen=True)
 
     is_over: bool
-    told_at_s: float
-    ticked_at_s: float
-    raced_at_s: float | None
-    saved_at_s: float | None
-    silence_s: float
-    stall_s: float
-    figures: dict[str, float] = Field(max_length=100)
-    losses: dict[str, float] = Field(max_length=100)
+    told_at_s: float = 0.0
+    ticked_at_s: float = 0.0
+    raced_at_s: float | None = None
+    saved_at_s: float | None = None
+    silence_s: float = 0.0
+    stall_s: float = 0.0
+    figures: dict[str, float] = Field(default={}, max_length=100)
+    losses: dict[str, float] = Field(default={}, max_length=100)
+    maps: list[dict[str, Any]] = Field(default=[], max_length=100)
 
     def what_is_wrong(self, now_s: float) -> str | None:
         """Return why the training is not healthy; None if it is."""

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple, Protocol
 import numpy as np
 
 from trackmania_rl.gbx.challenge import MedalTimes
-from trackmania_rl.race.race import Race, RaceFacts
+from trackmania_rl.race.race import RACE_KINDS, Race, RaceFacts
 
 log = logging.getLogger(__name__)
 
@@ -22,6 +22,8 @@ RECENT_RACES = 10
 """Newest races of a map and kind over which driving is judged, everywhere."""
 RETURN_RACES = 100
 """As in Stable-Baselines3."""
+MOST_MAPS = 20
+"""Maps of the status: those driven first."""
 RATE_WINDOW_S = 30.0
 SAMPLE_INTERVAL_S = 1.0
 
@@ -68,6 +70,7 @@ class RaceHistory:
     `last_m`) are in `progress_unit`, see `RaceFacts`.
 
     Attributes:
+        best_checkpoints_ms: times at the checkpoints in the fastest race.
         recent: returns and lengths of the last `RECENT_RACES` episodes of an own environment.
         returns: of the last `RETURN_RACES` races.
     """
@@ -80,9 +83,11 @@ class RaceHistory:
     furthest_m: float = 0.0
     last_m: float = 0.0
     progress_unit: str = "m"
+    best_checkpoints_ms: list[int] = field(default_factory=list)
     recent: Returns = field(default_factory=lambda: Returns(RECENT_RACES))
     returns: Returns = field(default_factory=Returns)
     _recent_times_ms: deque[int | None] = field(default_factory=lambda: deque(maxlen=RECENT_RACES))
+    _recent_checkpoints_ms: deque[list[int]] = field(default_factory=lambda: deque(maxlen=RECENT_RACES))
 
     def add(self, race: RaceFacts) -> bool:
         """Add a race; return whether it is the fastest finish so far."""
@@ -97,9 +102,11 @@ class RaceHistory:
         if self.last_time_ms is None:
             return False
         self.n_finished += 1
+        self._recent_checkpoints_ms.append(list(race.checkpoint_times_ms))
         if not self.is_one_track or (self.best_time_ms is not None and self.last_time_ms >= self.best_time_ms):
             return False
         self.best_time_ms = self.last_time_ms
+        self.best_checkpoints_ms = list(race.checkpoint_times_ms)
         return True
 
     @property
@@ -131,10 +138,37 @@ class RaceHistory:
         median_ms = statistics.median(times_ms)
         return None if median_ms == math.inf else median_ms
 
+    @property
+    def median_checkpoints_ms(self) -> list[int]:
+        """Median times at the checkpoints of recent finishes, with as many checkpoints as the newest one."""
+        finishes = [times_ms for times_ms in self._recent_checkpoints_ms if self.is_one_track]
+        alike = [times_ms for times_ms in finishes if len(times_ms) == len(finishes[-1])]
+        return [round(statistics.median(column)) for column in zip(*alike, strict=True)]
+
+    def row(self) -> dict[str, Any]:
+        """Return the row of a table of maps."""
+        return {
+            "races": self.n_races,
+            "finished": self.n_finished,
+            "recent": self.n_recent_finished,
+            "n_recent": self.n_recent,
+            "best_ms": self.best_time_ms,
+            "last_ms": self.last_time_ms,
+            "last": self.last_m,
+            "furthest": self.furthest_m,
+            "unit": self.progress_unit,
+            "return": self.recent.mean_return,
+            "length": self.recent.mean_length,
+            "median_ms": self.median_time_ms,
+            "best_checkpoints_ms": self.best_checkpoints_ms,
+            "median_checkpoints_ms": self.median_checkpoints_ms,
+        }
+
     def state_dict(self) -> dict[str, Any]:
         """Return the history as plain values."""
         return {name: getattr(self, name) for name in _HISTORY} | {
             "recent_times_ms": list(self._recent_times_ms),
+            "recent_checkpoints_ms": list(self._recent_checkpoints_ms),
             "recent": self.recent.state_dict(),
             "returns": self.returns.state_dict(),
         }
@@ -144,11 +178,12 @@ class RaceHistory:
         for name in _HISTORY:
             setattr(self, name, state[name])
         self._recent_times_ms = deque(state["recent_times_ms"], maxlen=RECENT_RACES)
+        self._recent_checkpoints_ms = deque(state["recent_checkpoints_ms"], maxlen=RECENT_RACES)
         self.recent.load_state_dict(state["recent"])
         self.returns.load_state_dict(state["returns"])
 
 
-_HISTORY: Final = tuple(item.name for item in fields(RaceHistory)[:8])
+_HISTORY: Final = tuple(item.name for item in fields(RaceHistory)[:9])
 
 
 @dataclass
@@ -334,6 +369,15 @@ class TrainingStatistics:
             return Rates(0.0, 0.0, 0.0, 0.0)
         actions, races, batches, waited_s = counts
         return Rates(actions / seconds, races / seconds, batches / seconds, min(1.0, waited_s / seconds))
+
+    def map_rows(self) -> list[dict[str, Any]]:
+        """Return rows by map and kind, of the first `MOST_MAPS` maps."""
+        return [
+            {"map": name, "kind": RACE_KINDS[kind], **history.row()}
+            for name, of_map in list(self.maps.items())[:MOST_MAPS]
+            for kind, history in of_map.kinds.items()
+            if history.n_races > 0
+        ]
 
     def state_dict(self) -> dict[str, Any]:
         """Return the figures of a resumed run as plain values."""

@@ -1,5 +1,6 @@
 """The content of the page as a tab gets it: maps, races, curves, figures, messages, settings, films."""
 
+import itertools
 import re
 
 import numpy as np
@@ -85,9 +86,8 @@ def test_races_become_curves_and_a_table(client, snapshot_of):
     assert shown["log"]["messages"][1]["text"] == "collector 0 has died\nTraceback of it"
     assert shown["files"]["best_runs"][0]["file"] == f"best_runs/valley_{RECORD_MS}/valley_{RECORD_MS}.inputs"
     curves = shown["races"]["curves"]
-    assert sorted(curves) == ["rates", "valley/evaluated", "valley/explored"]
-    assert curves["valley/evaluated"][0] == [800, 29.98, 976.5, 1.0]
-    assert curves["rates"] == [[400 * n, pytest.approx(2 * n / 3600, abs=1e-5), 200.0] for n in (4, 7, 10, 13, 16, 19)]
+    assert sorted(curves) == ["valley/evaluated", "valley/explored"]
+    assert curves["valley/evaluated"][0] == [800, 29.98, 976.5]
     explored, evaluated = shown["state"]["table"]
     assert (explored["kind"], explored["races"], explored["best_ms"]) == ("exploration", 10, 29_810)
     assert (evaluated["kind"], evaluated["recent"], evaluated["n_recent"]) == ("evaluation", 10, 10)
@@ -99,8 +99,8 @@ def test_new_races_are_added_and_a_second_session_continues(page, run):
     write_races(run.run_log, [unfinished, race_line(22, session=2, is_demonstration=True, map="shown")])
     told = page.read()
     assert told["races"]["reset"], "a resumed run may have undone races"
-    assert told["races"]["curves"]["valley/evaluated"][-1] == [8400, None, 976.5, 0.9]
-    assert len(told["state"]["table"]) == 2, "a demonstration is no result"
+    assert told["races"]["curves"]["valley/evaluated"][-1] == [8400, None, 976.5]
+    assert "shown/evaluated" not in told["races"]["curves"], "a demonstration is no result"
     assert told["state"]["frames"] == 8800
     run.run_log.unlink()
     write_races(run.run_log, [race_line(1, session=2)])
@@ -109,38 +109,30 @@ def test_new_races_are_added_and_a_second_session_continues(page, run):
     assert "file is not a database" in page.read()["trouble"]
 
 
-def test_a_log_of_days_is_read_in_pieces_and_bounded(run, monkeypatch):
-    monkeypatch.setattr(curves_module, "MOST_MAPS", 3)
-    races = [
-        race_line(
-            number,
-            map=f"map {number}" if number % 100 == 0 else "valley",
-            race_time_ms=30_000 - number,
-            checkpoint_times_ms=[],
-        )
-        for number in range(1, 5001)
-    ]
+def test_a_log_of_days_is_shown_in_bounds(run, monkeypatch):
+    monkeypatch.setattr(curves_module, "MOST_RACES", 500)
     run.run_log.unlink()
+    cycle = ("valley", "kart", "valley", "ring")
+    same = {"race_time_ms": 20_000, "checkpoint_times_ms": []}
+    races = [race_line(number, map=cycle[number % 4], is_explo=number % 2 == 0, **same) for number in range(1, 5001)]
     write_races(run.run_log, races)
     write_messages(run.run_log, (f"message {k} {'x' * 200}" for k in range(3000)))
-    whole = RunPage(run, PROJECT_FOLDER)
-    whole.read()
-    points = whole.snapshot()["races"]["curves"]["valley/evaluated"]
-    assert 500 < len(points) <= curves_module.MOST_POINTS
-    assert points[-1][0] == 400 * 4999, "a record is kept"
-    monkeypatch.setattr(curves_module, "MOST_RACES_AT_ONCE", 1200)
     page = RunPage(run, PROJECT_FOLDER)
-    for _ in range(6):
-        page.read()
+    page.read()
     shown = page.snapshot()
-    assert shown["state"]["frames"] == 400 * 5000
     assert shown["state"]["races"] == 5000
-    curves = shown["races"]["curves"]
-    assert len(curves) <= 1 + 2 * 3
-    assert curves["rates"][-1][2] == 200.0
+    n_points = {name: len(points) for name, points in shown["races"]["curves"].items()}
+    assert n_points.keys() == {"valley/explored", "kart/evaluated", "ring/evaluated"}
+    assert sum(n_points.values()) == 500
+    assert min(n_points.values()) > 80, "the places of the map cycle are evenly represented"
     messages = shown["log"]["messages"]
     assert len(messages) == 300
     assert messages[-1]["text"].split()[1] == "2999"
+    write_races(run.run_log, [race_line(5001, **same), race_line(5002, **same)])
+    points = [[400 * number, 20.0, 976.5] for number in (5001, 5002)]
+    assert page.read()["races"] == {"reset": False, "curves": {"valley/evaluated": points}}
+    write_races(run.run_log, [race_line(number, **same) for number in range(5003, 6000)])
+    assert page.read()["races"]["reset"], "more than a tab takes at once"
 
 
 def write_figures(run, steps, value=1.0, resumed_at=None):
@@ -152,25 +144,32 @@ def write_figures(run, steps, value=1.0, resumed_at=None):
     log.close()
 
 
-def test_figures_are_read_as_they_grow(run, page, monkeypatch):
-    monkeypatch.setattr(curves_module, "MOST_FIGURES_AT_ONCE", 3)
-
-    def points():
-        before = None
-        while (now := (page.figure("train/loss"), page.read().get("figures"))) != before:
-            before = now
-        return page.figure("train/loss")
-
-    assert points() == []
+def test_figures_are_read_as_they_grow(run, page):
+    page.read()
+    assert page.figure("train/loss") == []
     write_figures(run, range(10))
-    assert points() == [[step, step] for step in range(10)]
+    told = page.read()["figures"]
+    assert told == {
+        "reset": False,
+        "curves": {"train/loss": [[step, step] for step in range(10)]},
+        "names": ["train/loss", "weights/layer"],
+    }
     write_figures(run, range(5, 8), value=100.0, resumed_at=4)
+    assert page.read()["figures"]["curves"]["train/loss"][0] == [5, 500], "from which on a tab forgets older points"
     resumed = [*([s, s] for s in range(5)), [5, 500], [6, 600], [7, 700]]
-    assert points() == resumed, "a resumed run takes points back"
+    assert page.figure("train/loss") == resumed
     write_races(run.run_log, [race_line(21, session=2)])
-    assert page.read()["figures"]["reset"]
-    assert points() == resumed
-    assert page.snapshot()["figures"]["names"] == ["train/loss", "weights/layer"]
+    told = page.read()["figures"]
+    assert (told["reset"], told["curves"]["train/loss"]) == (True, resumed)
+    assert page.snapshot()["figures"] == told
+
+
+def test_a_figure_of_days_is_shown_with_points_over_all_of_them(run, page, monkeypatch):
+    monkeypatch.setattr(curves_module, "FIGURE_POINTS", 20)
+    write_figures(run, range(0, 100_000, 100))
+    points = page.figure("train/loss")
+    assert 18 < len(points) < 24
+    assert max(b[0] - a[0] for a, b in itertools.pairwise(points)) < 6000
 
 
 def test_settings_are_shown_with_their_comments_and_edited(page, run):

@@ -144,6 +144,9 @@ def drive(file: Path, run: RunFolder, project_folder: Path) -> None:
     from trackmania_rl.runs.snapshot import already_stretched, write_settings
     from trackmania_rl.runs.store import save_best_run
     from trackmania_rl.seeds import SeedTree
+    from trackmania_rl.telemetry.figures import race_figures
+    from trackmania_rl.telemetry.run_status import RunStatus
+    from trackmania_rl.telemetry.statistics import MapStatistics, TrainingStatistics
     from trackmania_rl.track.named_maps import map_entries
 
     driver = load_driver(file)
@@ -153,15 +156,21 @@ def drive(file: Path, run: RunFolder, project_folder: Path) -> None:
     write_settings(run.settings, already_stretched(settings))
     run.best_runs.mkdir()
     log = RunLog(run.run_log, CommandClock(), session=1)
+    statistics = TrainingStatistics()
     games = make_games_builder(settings).make_games(0, maps_folder, SeedTree(settings.run.seed).rng("page/games"))
     with contextlib.closing(games), contextlib.closing(log):
         for entry in map_entries(settings, maps_folder, tracks_folder=run.path / "generated_tracks"):
             driven = rollout(games, entry, lambda: greedy_after(np.empty(0), driver.actor))
             driven.facts = driven.facts.with_changes(is_explo=False)
-            log.write(driven.facts, driver.frames_total)
+            history = statistics.maps.setdefault(entry.map_name, MapStatistics()).evaluated
+            history.add(driven.facts)
+            log.write(driven.facts, driver.frames_total, driver.training_s)
+            log.write_figures(race_figures(driven.facts, history), driver.frames_total)
             if driven.facts.race_finished:
                 kept = save_best_run(run.best_runs, driven, settings)
                 shutil.copyfile(file, kept / f"{kept.name}{DRIVER_ENDING}")
+        figures = {"frames_total": driver.frames_total, "training_seconds_total": driver.training_s}
+        log.write_status(RunStatus(is_over=True, figures=figures, maps=statistics.map_rows()).model_dump_json())
 
 
 def listen(host: str, port: int) -> socket.socket:

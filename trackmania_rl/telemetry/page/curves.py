@@ -1,40 +1,61 @@
-"""Curves and messages of the run log, read in pieces as they grow."""
+"""Curves and messages of the run log: some points of a long run at first, and then all new ones."""
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections import defaultdict, deque
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
-from trackmania_rl.race.race import RACE_KINDS
-from trackmania_rl.runs.log import (
-    Figure,
-    RaceRow,
-    facts_of,
-    logged_figures,
-    newest_messages,
-    newest_race,
-    race_rows,
-)
-from trackmania_rl.telemetry.statistics import RECENT_RACES, RaceHistory
+from trackmania_rl.runs.log import logged_figures, newest_messages, newest_race, query
 
-MOST_POINTS: Final = 2000
-MOST_FIGURE_POINTS: Final = 800
-MOST_CURVES: Final = 600
-RATE_EVERY_S: Final = 5.0
-MOST_MAPS: Final = 20
-"""Maps with curves: those driven first."""
-MOST_RACES_AT_ONCE: Final = 20_000
+MOST_RACES: Final = 4000
+"""Races of all curves together that a page begins with."""
+FIGURE_POINTS: Final = 500
+"""Points of each figure that a page begins with."""
+SHOWN_FIGURES: Final = (
+    "train/loss",
+    "train/test_loss",
+    "train/mean_q",
+    "train/grad_norm",
+    "train/speed/actions_per_s",
+    "train/total/training_h",
+    "waiting/",
+    "rollout/finish_rate/",
+    "rollout/best_time_s/",
+)
+"""Beginnings of the figures that each tab gets. A tab asks for others by name."""
 MOST_FIGURES_AT_ONCE: Final = 100_000
 MOST_MESSAGES: Final = 300
 LONGEST_MESSAGE: Final = 2000
 
+_RACES: Final = """
+    SELECT map, is_explo, frames_total, CASE WHEN race_finished THEN race_time_ms / 1000.0 END, ROUND(meters, 1)
+    FROM races WHERE NOT is_undone AND NOT is_demonstration AND id
+"""
+_SAMPLE: Final = """
+    WITH RECURSIVE numbers(number) AS (SELECT 0 UNION ALL SELECT number + 1 FROM numbers WHERE number < :most)
+    SELECT 1 + number * :step + number * 7919 % :step FROM numbers
+"""
+"""Ids at unequal distances: equal ones could be those of one place in the map cycle."""
+_FIGURES: Final = """
+    WITH RECURSIVE places(frames) AS (
+        SELECT 0 UNION ALL SELECT frames + :step FROM places WHERE frames < :last
+    )
+    SELECT DISTINCT names.name, found.frames_total, found.value
+    FROM figure_names names JOIN places JOIN figure_values found ON found.id = (
+        SELECT id FROM figure_values WHERE name_id = names.id AND frames_total >= places.frames AND NOT is_undone
+        ORDER BY frames_total LIMIT 1
+    )
+    WHERE {} ORDER BY found.frames_total
+"""
+_NEWEST_FIGURE: Final = "SELECT id, frames_total FROM figure_values ORDER BY id DESC LIMIT 1"
+
 Message = dict[str, str]
 """`time`, `level`, `process` and `text`."""
 Point = list[float | None]
-NewPoints = defaultdict[str, list[Point]]
+Topics = dict[str, Any]
 
 
 class LogMessages:
@@ -67,192 +88,91 @@ class LogMessages:
         return shown
 
 
-class Curve:
-    """Points (x, y...) in order. Beyond `most_points` every second one is removed, but no record."""
+class RunCurves:
+    """Races of a run by "{map}/{kind}", and its figures by name.
 
-    def __init__(self, most_points: int = MOST_POINTS) -> None:
-        self._most_points = most_points
-        self._is_record: list[bool] = []
-        self._stride = 1
-        self._n_added = 0
-        self.points: list[Point] = []
-
-    def add(self, point: Point, is_record: bool = False) -> bool:
-        """Add a point; return whether it is kept."""
-        self._n_added += 1
-        if self._n_added % self._stride != 0 and not is_record:
-            return False
-        self.points.append(point)
-        self._is_record.append(is_record)
-        if len(self.points) > self._most_points:
-            self._thin_out()
-        return True
-
-    def take_back(self, from_x: float) -> None:
-        """Remove the points from a value of x on."""
-        while self.points and float(self.points[-1][0] or 0.0) >= from_x:
-            self.points.pop()
-            self._is_record.pop()
-
-    def _thin_out(self) -> None:
-        self._stride *= 2
-        kept = [index % 2 == 1 or record for index, record in enumerate(self._is_record)]
-        if sum(kept) > self._most_points * 3 // 4:  # nearly all are records
-            kept = [index % 2 == 1 for index in range(len(kept))]
-        self.points = [point for point, keep in zip(self.points, kept, strict=True) if keep]
-        self._is_record = [record for record, keep in zip(self._is_record, kept, strict=True) if keep]
-
-
-class RaceCurves:
-    """Races of a run, from its log, by "{map}/{kind}", and "rates".
-
-    Points of races are [frames, seconds or None if not finished, metres, share finished of the recent races]; those of
-    rates are [frames, hours of training, frames per second].
+    Points of races are [frames, seconds or None if not finished, metres]; those of figures are [frames, value].
     """
 
     def __init__(self, file: Path) -> None:
         self._file = file
-        self._newest_session = 0
-        self._begin()
-
-    def _begin(self) -> None:
-        self.curves: dict[str, Curve] = {"rates": Curve()}
-        self._histories: dict[str, RaceHistory] = {}
-        self._last_id = 0
-        self.frames_total = 0
-        self.n_races = 0
-        self._best_ms: dict[str, list[int]] = {}
-        self._recent_ms: dict[str, deque[list[int]]] = defaultdict(lambda: deque(maxlen=RECENT_RACES))
         self._session = 0
-        self._earlier_s = self._wall_s = 0.0
-        self._rate_from: tuple[float, int] | None = None
+        self._last_race = 0
+        self._last_figure = 0
+        self._names: list[str] = []
 
-    @property
-    def training_s(self) -> float:
-        """Time of all sessions."""
-        return self._earlier_s + self._wall_s
-
-    def read(self) -> NewPoints | None:
-        """Read new races, of a long log in several calls; return their points, or None if all curves are new.
+    def all(self) -> Topics:
+        """Return all curves, those of a long run with some of their points.
 
         Raises:
             UserError: if the log is damaged.
         """
-        new: NewPoints = defaultdict(list)
-        if not self._file.is_file():  # before the first race
-            return new
-        newest = newest_race(self._file)
-        if newest.session != self._newest_session or newest.id < self._last_id:
-            self._newest_session = newest.session  # a resumed run has undone races, or the log was made again
-            self._begin()
-        is_first = self._last_id == 0
-        for row in race_rows(self._file, self._last_id, MOST_RACES_AT_ONCE):
-            self._last_id = row["id"]
-            self._add(row, new)
-        return None if is_first else new
-
-    def table(self) -> list[dict[str, Any]]:
-        """Return a row for each map and kind."""
-        rows = []
-        for name, history in self._histories.items():
-            map_name, _, kind = name.rpartition("/")
-            rows.append(
-                {
-                    "map": map_name,
-                    "kind": RACE_KINDS[kind],
-                    "races": history.n_races,
-                    "finished": history.n_finished,
-                    "recent": history.n_recent_finished,
-                    "n_recent": history.n_recent,
-                    "best_ms": history.best_time_ms,
-                    "last_ms": history.last_time_ms,
-                    "last": history.last_m,
-                    "furthest": history.furthest_m,
-                    "unit": history.progress_unit,
-                    "return": history.recent.mean_return,
-                    "length": history.recent.mean_length,
-                    "median_ms": history.median_time_ms,
-                }
+        races: dict[str, list[Point]] = {}
+        figures: dict[str, list[Point]] = {}
+        if self._file.is_file():
+            step = max(1, newest_race(self._file).id // MOST_RACES)
+            races = _race_curves(
+                query(self._file, f"{_RACES} IN ({_SAMPLE}) ORDER BY id", {"most": MOST_RACES, "step": step})
             )
-        return rows
-
-    def splits(self, map_name: str) -> dict[str, list[int]]:
-        """Return the times at checkpoints: of a map's fastest race, and recent evaluation medians."""
-        best_ms = self._best_ms.get(map_name, [])
-        alike = [times_ms for times_ms in self._recent_ms[map_name] if len(times_ms) == len(best_ms)]
+            self._names = [name for (name,) in query(self._file, "SELECT name FROM figure_names ORDER BY name")]
+            figures = self._figures([name for name in self._names if name.startswith(SHOWN_FIGURES)])
         return {
-            "best_ms": best_ms,
-            "recent_ms": [round(statistics.median(column)) for column in zip(*alike, strict=True)],
+            "races": {"reset": True, "curves": races},
+            "figures": {"reset": True, "curves": figures, "names": self._names},
         }
 
-    def _add(self, race: RaceRow, new: NewPoints) -> None:
-        frames = race["frames_total"]
-        wall_s = race["wall_s"]
-        session = race["session"]
-        if session != self._session:
-            self._earlier_s += self._wall_s
-            self._session, self._rate_from = session, None
-        self._wall_s, self.frames_total = wall_s, frames
-        self.n_races += 1
-        self._add_rate(frames, wall_s, new)
-        record = facts_of(race)
-        name = f"{record.map_name}/{record.kind}"
-        if not record.counts or (name not in self.curves and len(self._histories) >= 2 * MOST_MAPS):
-            return
-        history = self._histories.setdefault(name, RaceHistory())
-        is_best = history.add(record)
-        times_ms = race["checkpoint_times_ms"]
-        if record.race_finished and history.is_one_track and times_ms:
-            best_ms = self._best_ms.setdefault(record.map_name, times_ms)
-            if times_ms[-1] < best_ms[-1]:
-                self._best_ms[record.map_name] = times_ms
-            if not record.is_explo:
-                self._recent_ms[record.map_name].append(times_ms)
-        time_s = record.race_time_ms / 1000 if record.race_finished else None
-        point: Point = [frames, time_s, round(record.meters, 1), history.recent_finish_rate]
-        if self.curves.setdefault(name, Curve()).add(point, is_best):
-            new[name].append(point)
-
-    def _add_rate(self, frames: int, wall_s: float, new: NewPoints) -> None:
-        if self._rate_from is None:
-            self._rate_from = wall_s, frames
-            return
-        seconds, new_frames = wall_s - self._rate_from[0], frames - self._rate_from[1]
-        if seconds >= RATE_EVERY_S:
-            self._rate_from = wall_s, frames
-            point: Point = [frames, round(self.training_s / 3600, 5), round(new_frames / seconds, 1)]
-            if self.curves["rates"].add(point):
-                new["rates"].append(point)
-
-
-class FigureCurves:
-    """Figures of a run by name, from its log, points [frames, value]."""
-
-    def __init__(self, file: Path) -> None:
-        self._file = file
-        self._last_id = 0
-        self.curves: dict[str, Curve] = {}
-
-    def read(self) -> NewPoints:
-        """Read new figures, at most `MOST_FIGURES_AT_ONCE`; return their points.
+    def news(self) -> Topics:
+        """Return new points; all curves at first, and of a run that was resumed or made again.
 
         Raises:
             UserError: if the log is damaged.
         """
-        new: NewPoints = defaultdict(list)
-        if not self._file.is_file():
-            return new
-        for figure in logged_figures(self._file, self._last_id, MOST_FIGURES_AT_ONCE):
-            self._last_id = figure.id
-            self._add(figure, new)
-        return new
+        if not self._file.is_file():  # before the run begins
+            return {}
+        newest = newest_race(self._file)
+        last_race = self._last_race
+        last_figure = self._last_figure
+        self._last_race = newest.id
+        self._last_figure, _ = self._newest_figure()
+        if newest.session != self._session or not last_race <= newest.id <= last_race + MOST_RACES:
+            self._session = newest.session
+            return self.all()
+        news: Topics = {}
+        if newest.id > last_race:
+            new_races = query(self._file, f"{_RACES} > :after ORDER BY id", {"after": last_race})
+            news["races"] = {"reset": False, "curves": _race_curves(new_races)}
+        new_figures: defaultdict[str, list[Point]] = defaultdict(list)
+        for figure in logged_figures(self._file, last_figure, MOST_FIGURES_AT_ONCE):
+            new_figures[figure.name].append([figure.frames_total, figure.value])
+        if new_figures:
+            shown = {name: points for name, points in new_figures.items() if name.startswith(SHOWN_FIGURES)}
+            news["figures"] = {"reset": False, "curves": shown}
+            if new_figures.keys() - self._names:
+                self._names = sorted({*self._names, *new_figures})
+                news["figures"]["names"] = self._names
+        return news
 
-    def _add(self, figure: Figure, new: NewPoints) -> None:
-        """Add a point to a curve. Remove points at later frames: the run was resumed."""
-        if figure.name not in self.curves and len(self.curves) >= MOST_CURVES:
-            return
-        curve = self.curves.setdefault(figure.name, Curve(MOST_FIGURE_POINTS))
-        curve.take_back(figure.frames_total)
-        point: Point = [figure.frames_total, float(f"{figure.value:.6g}")]
-        if curve.add(point):
-            new[figure.name].append(point)
+    def figure(self, name: str) -> list[Point]:
+        """Return the points of a figure, if there are any."""
+        return self._figures([name]).get(name, []) if self._file.is_file() else []
+
+    def _figures(self, names: Iterable[str]) -> dict[str, list[Point]]:
+        _, last_frames = self._newest_figure()
+        wanted = list(names)
+        step = max(1, last_frames // FIGURE_POINTS)
+        values = {"step": step, "last": last_frames} | {f"n{place}": name for place, name in enumerate(wanted)}
+        is_wanted = f"names.name IN ({', '.join(f':n{place}' for place in range(len(wanted)))})"
+        curves: defaultdict[str, list[Point]] = defaultdict(list)
+        for name, frames, value in query(self._file, _FIGURES.format(is_wanted), values):
+            curves[name].append([frames, value])
+        return curves
+
+    def _newest_figure(self) -> tuple[int, int]:
+        return next(query(self._file, _NEWEST_FIGURE), (0, 0))
+
+
+def _race_curves(rows: Iterable[tuple[Any, ...]]) -> dict[str, list[Point]]:
+    curves: defaultdict[str, list[Point]] = defaultdict(list)
+    for map_name, is_explo, *point in rows:
+        curves[f"{map_name}/{'explored' if is_explo else 'evaluated'}"].append(point)
+    return curves

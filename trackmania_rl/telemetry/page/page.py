@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import threading
 import time
 from pathlib import Path
@@ -10,13 +11,14 @@ from typing import Any, Final
 
 from trackmania_rl.errors import UserError
 from trackmania_rl.games.race_games import check_edited_maps
+from trackmania_rl.race.race import RACE_KINDS
 from trackmania_rl.runs.folder import RunFolder
 from trackmania_rl.runs.log import last_written_s
 from trackmania_rl.runs.snapshot import edit_setting, read_snapshot, stamp_of, toml_of
 from trackmania_rl.settings import Settings, changed_settings
 from trackmania_rl.settings.descriptions import settings_rows
 from trackmania_rl.telemetry.live import LiveCar, LiveRace, LiveReader
-from trackmania_rl.telemetry.page.curves import FigureCurves, LogMessages, Point, RaceCurves
+from trackmania_rl.telemetry.page.curves import LogMessages, Point, RunCurves, Topics
 from trackmania_rl.telemetry.page.races import WatchedRaces, race_sections
 from trackmania_rl.telemetry.page.runs import RunFiles, list_runs
 from trackmania_rl.telemetry.run_status import read_status
@@ -24,13 +26,10 @@ from trackmania_rl.telemetry.terminal_view import MEDALS
 from trackmania_rl.telemetry.track_shapes import shape_of
 from trackmania_rl.track.game_map import load_reference_times, map_file
 
-SHOWN_FIGURES: Final = ("rollout/ep_", "train/", "waiting/")
-"""Beginnings of the figures that each tab gets; a tab asks for others by name."""
 MOST_WATCHED: Final = 3
 MOST_SHAPES: Final = 20
 FILES_LISTED_EVERY_S: Final = 3.0
 
-Topics = dict[str, Any]
 Watch = tuple[int, int] | None
 """Collector and game; None for the newest evaluation race."""
 
@@ -43,8 +42,7 @@ class RunPage:
         self.project_folder = project_folder
         self.files = RunFiles(run)
         self.watched = WatchedRaces()
-        self._races = RaceCurves(run.run_log)
-        self._figures = FigureCurves(run.run_log)
+        self._curves = RunCurves(run.run_log)
         self._messages = LogMessages(run.run_log)
         self._read_settings()
         self._settings_error = ""
@@ -64,8 +62,7 @@ class RunPage:
             return {
                 "run": self._about(),
                 "state": self._state(),
-                "races": self._all_races(),
-                "figures": self._all_figures(),
+                **self._curves.all(),
                 "log": {"reset": True, "messages": list(self._messages.messages)},
                 "files": self._listed,
                 "newest": [{"watch": watch, "id": name} for watch, name in self._announced.items()],
@@ -113,7 +110,7 @@ class RunPage:
     def figure(self, name: str) -> list[Point]:
         """Return the points of a figure, if there are any."""
         with self._lock:
-            return list(self._figures.curves[name].points) if name in self._figures.curves else []
+            return self._curves.figure(name)
 
     def shape(self, name: str) -> dict[str, Any]:
         """Return a map from above, as `shape_of`."""
@@ -153,8 +150,8 @@ class RunPage:
             with contextlib.suppress(UserError):  # of the real game: the run log has its times at the checkpoints
                 best = self.watched.race(self.record(fastest.folder.name))
         with self._lock:
-            splits, medals_ms = self._races.splits(race.map_name), self._medals_ms.get(race.map_name, {})
-        return race_sections(race, best, shape, splits, medals_ms)
+            medals_ms = self._medals_ms.get(race.map_name, {})
+        return race_sections(race, best, shape, self._splits(race.map_name), medals_ms)
 
     def settings(self) -> dict[str, Any]:
         """Return the run's settings, and the error in them."""
@@ -175,16 +172,12 @@ class RunPage:
         return self.project_folder / settings.game.maps_folder
 
     def _read_files(self, news: Topics) -> None:
-        new_races = self._races.read()
-        if new_races is None:
-            news["races"] = self._all_races()
-            self._figures = FigureCurves(self.run.run_log)  # figures after the checkpoint are undone, too
+        news |= self._curves.news()
+        is_new = news.get("races", {}).get("reset", False)
+        if is_new:
             self._messages = LogMessages(self.run.run_log)  # of a log that was made again
-        elif new_races:
-            news["races"] = {"reset": False, "curves": new_races}
-        self._read_figures(news)
         if messages := self._messages.read():
-            news["log"] = {"reset": new_races is None, "messages": messages}
+            news["log"] = {"reset": is_new, "messages": messages}
         if time.monotonic() >= self._list_at_s:
             self._list_at_s = time.monotonic() + FILES_LISTED_EVERY_S
             self._runs = list_runs(self.run.path.parent)
@@ -199,19 +192,6 @@ class RunPage:
             except UserError as error:
                 self._settings_error = str(error)
             news["run"] = self._about()
-
-    def _read_figures(self, news: Topics) -> None:
-        n_figures = len(self._figures.curves)
-        new = self._figures.read()
-        if news.get("races", {}).get("reset"):
-            news["figures"] = self._all_figures()
-            return
-        shown = {name: points for name, points in new.items() if name.startswith(SHOWN_FIGURES)}
-        has_new_names = len(self._figures.curves) != n_figures
-        if shown or has_new_names:
-            news["figures"] = {"reset": False, "curves": shown}
-            if has_new_names:
-                news["figures"]["names"] = sorted(self._figures.curves)
 
     def _read_settings(self) -> None:
         self._settings, self._in_file = read_snapshot(self.run.path), read_snapshot(self.run.path, is_stretched=False)
@@ -244,26 +224,31 @@ class RunPage:
         }
 
     def _state(self) -> dict[str, Any]:
-        races = self._races
         written_s = last_written_s(self.run.run_log)
         status = read_status(self.run.run_log)
+        figures = {} if status is None else status.figures
         return {
             "now": time.time(),
             "quiet_s": None if written_s is None else max(0.0, time.time() - written_s),
             "is_running": status is not None and status.what_is_wrong(time.monotonic()) is None,
-            "frames": races.frames_total,
-            "races": races.n_races,
-            "training_s": round(races.training_s),
-            "table": races.table(),
+            "frames": figures.get("frames_total", 0),
+            "races": figures.get("races_total", 0),
+            "training_s": round(figures.get("training_seconds_total", 0.0)),
+            "frames_per_s": figures.get("frames_per_second"),
+            "table": [] if status is None else status.maps,
             "runs": self._runs,
         }
 
-    def _all_races(self) -> dict[str, Any]:
-        return {"reset": True, "curves": {name: list(curve.points) for name, curve in self._races.curves.items()}}
-
-    def _all_figures(self) -> dict[str, Any]:
-        curves = {name: list(c.points) for name, c in self._figures.curves.items() if name.startswith(SHOWN_FIGURES)}
-        return {"reset": True, "curves": curves, "names": sorted(self._figures.curves)}
+    def _splits(self, map_name: str) -> dict[str, list[int]]:
+        """Return the times at checkpoints: of a map's fastest race, and medians of recent evaluation races."""
+        status = read_status(self.run.run_log)
+        splits: dict[str, list[int]] = {"best_ms": [], "recent_ms": []}
+        rows = [row for row in ([] if status is None else status.maps) if row["map"] == map_name]
+        for row in sorted(rows, key=lambda row: row["best_ms"] or math.inf, reverse=True):
+            splits["best_ms"] = row["best_checkpoints_ms"]
+            if row["kind"] == RACE_KINDS["evaluated"]:
+                splits["recent_ms"] = row["median_checkpoints_ms"]
+        return splits
 
 
 def _arrows(keys: Any) -> str:

@@ -24,5 +24,6 @@ class WriteRaces(Hook):
 
     @override
     def on_race(self, race: Race) -> None:
+        statistics = self.run.statistics
         with self.run.surviving_disk():
-            self.run.run_log.write(race.facts, self.run.statistics.frames_total)
+            self.run.run_log.write(race.facts, statistics.frames_total, statistics.training_s)

@@ -135,6 +135,7 @@ class WriteStatus(Hook):
                 "training_seconds_total": statistics.training_s,
             },
             losses=dict(losses[:MOST_LOSSES]),
+            maps=statistics.map_rows(),
         )
 
 

@@ -18,7 +18,6 @@ function showHeader() {
   light.className = `light ${state.is_running ? "running" : ""}`;
   light.title = state.is_running ? "the training writes races" : "nothing new is written";
   byId("run-state").textContent = state.quiet_s === null ? "no race yet" : state.is_running ? "training" : `last written ${duration(state.quiet_s)} ago`;
-  const rates = store.curves.rates ?? [], rate = rates.length ? rates[rates.length - 1][2] : null;
   const best = [...new Set(state.table.map(({ map }) => map))].map((map) => {
     const times = [...state.table.filter((row) => row.map === map && row.best_ms !== null).map((row) => row.best_ms), ...store.files.best_runs.filter((record) => record.map === map).map((record) => record.time_ms)];
     return times.length ? [map, Math.min(...times)] : null;
@@ -27,7 +26,7 @@ function showHeader() {
     ["frames", count(state.frames)],
     ["races", count(state.races)],
     ["trained", duration(state.training_s)],
-    ...(rate !== null && state.is_running ? [["frames/s", count(rate)]] : []),
+    ...(state.is_running ? [["frames/s", count(state.frames_per_s)]] : []),
     ...best.slice(0, 3).map(([map, ms]) => [`best ${map}`, raceTime(ms)]),
   ];
   byId("facts").replaceChildren(...facts.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value))));

@@ -112,17 +112,17 @@ function padded(low, high) {
   return [low - room, high + room];
 }
 
-/** Hours of training at a frame count: all figures know their frames, and the rates know both. */
+/** Hours of training at a frame count: all figures know their frames, and one is the hours. */
 function hoursAt(frames) {
-  const rates = store.curves.rates ?? [];
-  if (!rates.length) return 0;
-  let low = 0, high = rates.length - 1;
+  const hours = figure("train/total/training_h");
+  if (!hours.length) return 0;
+  let low = 0, high = hours.length - 1;
   while (low < high) {
     const middle = (low + high) >> 1;
-    if (rates[middle][0] < frames) low = middle + 1;
+    if (hours[middle][0] < frames) low = middle + 1;
     else high = middle;
   }
-  const [beginFrames, beginHours] = low > 0 ? rates[low - 1] : [0, 0], [endFrames, endHours] = rates[low];
+  const [beginFrames, beginHours] = low > 0 ? hours[low - 1] : [0, 0], [endFrames, endHours] = hours[low];
   return beginHours + ((frames - beginFrames) / Math.max(endFrames - beginFrames, 1)) * (endHours - beginHours);
 }
 
@@ -133,8 +133,11 @@ const mapShown = () => byId("curves-map").value;
 const raceCurve = (kind, column) => (store.curves[`${mapShown()}/${kind}`] ?? []).filter((point) => point[column] !== null).map((point) => [point[0], point[column]]);
 const figure = (name) => store.figures[name] ?? [];
 
+const mapFigure = (name, kind) => figure(`rollout/${name}/${kind}/${mapShown()}`);
+
 function bestSoFar() {
-  const races = [...raceCurve("evaluated", 1), ...raceCurve("explored", 1)].sort((a, b) => a[0] - b[0]);
+  const kinds = ["evaluated", "explored"];
+  const races = kinds.flatMap((kind) => [...raceCurve(kind, 1), ...mapFigure("best_time_s", kind)]).sort((a, b) => a[0] - b[0]);
   const best = [];
   for (const [frames, time] of races) if (!best.length || time < best[best.length - 1][1]) best.push([frames, time]);
   if (best.length) best.push([races[races.length - 1][0], best[best.length - 1][1]]);
@@ -188,8 +191,8 @@ const charts = [
     { label: "best", points: bestSoFar(), isStep: true, colour: "#4cc38a" },
   ], { range: timeRange, draw: drawMedals, empty: "no finished race yet", format: (s) => `${Number(s.toFixed(2))}`, unit: "s" }),
   new Chart("Finished: share of the last ten races", () => [
-    { label: "evaluation", points: raceCurve("evaluated", 3), colour: "#f5b14c" },
-    { label: "exploration", points: raceCurve("explored", 3), colour: "#6ea8fe" },
+    { label: "evaluation", points: mapFigure("finish_rate", "evaluated"), colour: "#f5b14c" },
+    { label: "exploration", points: mapFigure("finish_rate", "explored"), colour: "#6ea8fe" },
   ], { range: share, format: percent }),
   new Chart("Metres reached", () => [
     { label: "evaluation", points: raceCurve("evaluated", 2), isDots: true, colour: "#f5b14c" },
@@ -201,7 +204,7 @@ const charts = [
   ]),
   new Chart("Mean Q", () => [{ label: "mean Q", points: figure("train/mean_q"), colour: "#b197fc" }]),
   new Chart("Gradient norm", () => [{ label: "gradient norm", points: figure("train/grad_norm"), colour: "#ff6b6b" }]),
-  new Chart("Frames per second", () => [{ label: "frames/s", points: (store.curves.rates ?? []).map((point) => [point[0], point[2]]), colour: "#4cc38a" }], { range: (_, __, high) => [0, (high || 1) * 1.08] }),
+  new Chart("Frames per second", () => [{ label: "frames/s", points: figure("train/speed/actions_per_s"), colour: "#4cc38a" }], { range: (_, __, high) => [0, (high || 1) * 1.08] }),
   new Chart("Shares of time spent waiting", waiting, { range: share, format: percent }),
   new Chart("", () => [{ label: anyFigure.value, points: chosenPoints, colour: "#63e6be" }], { control: anyFigure, empty: "no figures yet" }),
 ];
@@ -235,13 +238,13 @@ function offer(select, names, wanted) {
 }
 
 function offerMaps() {
-  const driven = Object.keys(store.curves).filter((name) => name.includes("/")).map((name) => name.slice(0, name.lastIndexOf("/")));
+  const driven = Object.keys(store.curves).map((name) => name.slice(0, name.lastIndexOf("/")));
   const names = [...new Set([...(store.run?.maps ?? []).filter((name) => driven.includes(name)), ...driven])];
   offer(byId("curves-map"), names);
   byId("curves-map").hidden = names.length < 2;
 }
 
-on("races", () => { offerMaps(); renew((chart) => charts.indexOf(chart) < 3 || chart === charts[6]); drawCharts(); });
+on("races", () => { offerMaps(); renew((chart) => charts.indexOf(chart) < 3); drawCharts(); });
 on("run", () => {
   charts[2].figure.querySelector("span").textContent = isOwn() ? "Return" : "Metres reached";
   charts[2].options.unit = isOwn() ? "" : "m";
@@ -251,7 +254,7 @@ on("run", () => {
 on("figures", async (told) => {
   offer(anyFigure, store.figureNames, store.figureNames.find((name) => name.startsWith("train/schedule/epsilon")));
   if (told.reset || told.names || anyFigure.value in told.curves) await loadChosen();
-  renew((chart) => charts.indexOf(chart) >= 3);
+  renew(() => true);
   drawCharts();
 });
 setInterval(async () => {

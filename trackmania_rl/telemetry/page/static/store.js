@@ -6,7 +6,7 @@ export const store = {
   run: null,
   state: null,
   files: { best_runs: [], films: [], pictures: [] },
-  curves: {}, // of races: "{map}/{kind}" and "rates"
+  curves: {}, // of races, by "{map}/{kind}"
   figures: {}, // by name, [frames, value]
   figureNames: [],
   log: [],
