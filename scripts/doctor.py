@@ -96,7 +96,7 @@ def findings_of_cluster(arguments: argparse.Namespace) -> Iterator[Finding]:
     except UserError as error:
         yield problem(Check.CLUSTER, str(error))
         return
-    from trackmania_rl.multiprocess.cluster.connecting import check_cluster
+    from trackmania_rl.multiprocess.cluster import check_cluster
 
     yield from check_cluster(arguments.cluster, load_settings(arguments.config, arguments.set))
 

@@ -366,7 +366,7 @@ def _serve(access: WorkerAccess, networks: Mapping[WeightsKind, nn.Module]) -> S
 
 
 def _on_cluster(serving: ServeWorkers, setup: CollectorSetup, settings: Settings) -> RunCollectors:
-    from trackmania_rl.multiprocess.cluster.workers import ClusterWorkers  # needs an extra
+    from trackmania_rl.multiprocess.cluster import ClusterWorkers  # needs an extra
 
     return ClusterWorkers(serving, setup, settings)
 

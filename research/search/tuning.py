@@ -23,7 +23,7 @@ from ray.tune.search.basic_variant import BasicVariantGenerator
 from research.search.outcome import Outcome
 from research.search.space import Choices, Range, Space, text_of
 from research.search.trial import Plan, RunTraining, Trial
-from trackmania_rl.multiprocess.cluster.connecting import connected
+from trackmania_rl.multiprocess.cluster import connected
 
 ENVIRONMENT: Final = {
     "RAY_kill_child_processes_on_worker_exit": "false",  # trainings end in order, with their games

@@ -636,10 +636,10 @@ def test_a_wrong_address_is_refused(address):
 
 
 def test_a_worker_that_ray_starts_tells_why_it_ended(learner, ray_here):
-    from trackmania_rl.multiprocess.cluster.workers import WorkerJob
+    from trackmania_rl.multiprocess.cluster import WorkerJob
 
     run, config = learner(), WorkerConfig(SHIPPED_FOLDER, UserSettings())
-    job = WorkerJob(5, LearnerAddress(run.address, "another token"), config, run.channels)
+    job = WorkerJob(5, run.server, LearnerAddress(run.address, "another token"), config)
     job.start()
     failures = []
     wait_until(lambda: failures.append(job.failure(0.1)) or failures[-1])

@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("ray", reason="Ray is not installed: pip install -r requirements-cluster.txt")
 
 from trackmania_rl.errors import UserError
-from trackmania_rl.multiprocess.cluster import connecting
+from trackmania_rl.multiprocess import cluster
 
 
 @pytest.mark.parametrize(
@@ -22,20 +22,20 @@ from trackmania_rl.multiprocess.cluster import connecting
         ("127.0.0.1:6379", "", True),
         ("[::1]:6379", "", True),
         ("10.0.0.7:6379", "RPC error: InvalidAuthToken", True),
-        ("10.0.0.7:6379", f"{connecting.HEAD}10.0.0.7:6379", False),
+        ("10.0.0.7:6379", f"{cluster.HEAD}10.0.0.7:6379", False),
         ("10.0.0.7:6379", "it took too long to tell", False),
     ],
 )
 def test_beyond_this_machine_a_cluster_must_ask_for_a_token(head, without_token, is_taken, monkeypatch):
     def said(address, variables):
-        return without_token if variables else f"warning\n{connecting.HEAD}{head}\n"
+        return without_token if variables else f"warning\n{cluster.HEAD}{head}\n"
 
-    monkeypatch.setattr(connecting, "_said_by_probe", said)
+    monkeypatch.setattr(cluster, "_said_by_probe", said)
     if is_taken:
-        connecting.require_answer("10.0.0.7:6379")
+        cluster.require_answer("10.0.0.7:6379")
     else:
         with pytest.raises(UserError, match="accepts every machine"):
-            connecting.require_answer("10.0.0.7:6379")
+            cluster.require_answer("10.0.0.7:6379")
 
 
 OPEN = {"RAY_AUTH_MODE": "disabled"}
@@ -44,7 +44,7 @@ OTHER_TOKEN = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "b" * 32}
 JOIN = """
 import sys
 from trackmania_rl.errors import UserError
-from trackmania_rl.multiprocess.cluster.connecting import connected
+from trackmania_rl.multiprocess.cluster import connected
 import ray
 try:
     with connected(sys.argv[1]):

@@ -9,7 +9,7 @@ pytest.importorskip("ray", reason="Ray is not installed: pip install -r requirem
 
 
 def processes(command, name):
-    """Ray's processes of a training by what they do, such as ray::WorkerHost.play."""
+    """Ray's processes of a training by what they do, such as ray::Worker.play."""
     family = psutil.Process(command.process.pid).children(recursive=True)
     return [one for one in family if any(name in word for word in one.as_dict(["cmdline"])["cmdline"] or ())]
 
@@ -28,7 +28,7 @@ def test_a_training_outlives_its_collectors_and_goes_on_without_the_cluster(star
     command = start("local:2")
     command.wait_for_races(4)
 
-    [worker] = processes(command, "WorkerHost")
+    [worker] = processes(command, "ray::Worker")
     [collector] = (one for one in worker.children() if "spawn_main" in " ".join(one.cmdline()))
     collector.kill()
     command.wait_for(lambda: "collector 0 died" in command.output, "a word of its death", 30)
@@ -38,7 +38,7 @@ def test_a_training_outlives_its_collectors_and_goes_on_without_the_cluster(star
     command.wait_for(lambda: "collector 0 was lost" in command.output, "a word of its loss", 30)
     command.wait_for_races(4)
 
-    [worker] = processes(command, "WorkerHost")
+    [worker] = processes(command, "ray::Worker")
     worker.suspend()
     command.wait_for(lambda: "no heartbeat" in command.output, "a word of its silence", 60)
     command.wait_for_races(4)

@@ -141,19 +141,16 @@ def require_ray() -> None:
         raise UserError('--cluster needs Ray and gRPC: python -m pip install "trackmania-rl[cluster]"')
 
 
-@contextlib.contextmanager
-def joined(cluster: str) -> Iterator[WorkerAccess]:
-    """Join a Ray cluster, and yield the address at which its workers connect to this machine.
+def joined(cluster: str) -> contextlib.AbstractContextManager[WorkerAccess]:
+    """Join a Ray cluster; see `cluster.connected`.
 
     Raises:
         UserError: if there is no such cluster, or no Ray on this machine.
     """
     require_ray()
-    from trackmania_rl.multiprocess.cluster.connecting import connected
-    from trackmania_rl.multiprocess.cluster.workers import access_on_cluster
+    from trackmania_rl.multiprocess.cluster import connected
 
-    with connected(cluster):
-        yield access_on_cluster()
+    return connected(cluster)
 
 
 def count_session(folder: RunFolder) -> int:

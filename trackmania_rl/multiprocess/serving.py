@@ -192,9 +192,10 @@ class ServeWorkers(Hook):
         self._ends = True
         self._server.stop(grace=1.0).wait()
 
-    def worker_of(self, collector: int) -> str:
-        """Return the id of the worker with a number among the collectors."""
-        return next(name for name, worker in self._workers.items() if worker.number == collector)
+    def n_received(self, name: str) -> int:
+        """Return the number of the newest race that has come from the worker with an id."""
+        worker = self._workers.get(name)
+        return 0 if worker is None else worker.received
 
     @override
     def tick(self) -> None:

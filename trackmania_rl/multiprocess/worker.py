@@ -127,9 +127,16 @@ class Worker:
         self._name = name or uuid.uuid4().hex
         self._ends = threading.Event()
 
+    def __repr__(self) -> str:
+        return self._name  # Ray shows it in front of the messages of an actor
+
     def end(self) -> None:
         """Let `play` return soon; for other threads."""
         self._ends.set()
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait for `end`, or a time; for other threads."""
+        self._ends.wait(timeout_s)
 
     def play(self) -> None:
         """Play until `end`, an error or Ctrl-C.
