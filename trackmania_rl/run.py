@@ -24,6 +24,7 @@ import gc
 import logging
 import math
 import sys
+import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from logging.handlers import WatchedFileHandler
@@ -387,9 +388,17 @@ class _LogFile(WatchedFileHandler):
             super().emit(record)
 
 
+def _log_failed_thread(failed: threading.ExceptHookArgs) -> None:
+    """Log in one line the I/O error that ended a thread of a library, such as the one that writes tensorboard's files."""
+    if isinstance(failed.exc_value, OSError):
+        log.error("a thread that writes files has ended: %s", one_line(failed.exc_value))
+    else:
+        threading.__excepthook__(failed)
+
+
 @contextlib.contextmanager
 def _logging_to(file: Path, run_log: RunLog) -> Iterator[None]:
-    """Log to the run's text file, with dates, and to its run log, including the error that ends the run.
+    """Log to the run's text file, with dates, and to its run log, including errors of threads and the run's last one.
 
     Raises:
         PassingError: in place of an `OutOfMemoryError`.
@@ -404,6 +413,7 @@ def _logging_to(file: Path, run_log: RunLog) -> Iterator[None]:
     root = logging.getLogger()
     for each in handlers:
         root.addHandler(each)
+    threading.excepthook = _log_failed_thread
     try:
         yield
     except torch.OutOfMemoryError as error:
@@ -417,6 +427,7 @@ def _logging_to(file: Path, run_log: RunLog) -> Iterator[None]:
             each.handle(record)
         raise
     finally:
+        threading.excepthook = threading.__excepthook__
         for each in handlers:
             root.removeHandler(each)
             each.close()

@@ -5,6 +5,7 @@ import logging
 import os
 import shutil
 import sys
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -192,6 +193,23 @@ def test_a_run_folder_that_was_deleted_is_made_again_for_the_next_checkpoint(beg
         logging.warning("a record of the folder")
     assert load_checkpoint(folder) is not None
     assert "a record of the folder" in run.context.folder.log.read_text()
+
+
+def test_io_error_of_a_thread_is_one_line_and_a_bug_keeps_its_traceback(begin_run, capsys):
+    def fail(error):
+        raise error
+
+    context = begin_run().context
+    with _logging_to(context.folder.log, context.run_log):
+        for error in (OSError(28, "No space left on device"), KeyError("a bug")):
+            thread = threading.Thread(target=fail, args=(error,))
+            thread.start()
+            thread.join()
+    text = context.folder.log.read_text()
+    assert "ERROR a thread that writes files has ended: [Errno 28] No space left on device" in text
+    told = capsys.readouterr().err
+    assert "No space" not in told
+    assert "KeyError: 'a bug'" in told
 
 
 def test_a_folder_in_the_place_of_the_log_is_named(tmp_path):
