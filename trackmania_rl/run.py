@@ -389,7 +389,7 @@ class _LogFile(WatchedFileHandler):
 
 
 def _log_failed_thread(failed: threading.ExceptHookArgs) -> None:
-    """Log in one line the I/O error that ended a thread of a library, such as the one that writes tensorboard's files."""
+    """Log in one line the I/O error that ended a thread of a library, such as tensorboard's writer."""
     if isinstance(failed.exc_value, OSError):
         log.error("a thread that writes files has ended: %s", one_line(failed.exc_value))
     else:
