@@ -144,9 +144,7 @@ def test_every_car_is_where_its_game_has_it(make_driving, reader):
     np.testing.assert_allclose([car.speed_mps for car in cars], before.speed_m_s, rtol=1e-6)
     controls = driving.games._actions.controls(driving.decision.actions)
     np.testing.assert_array_equal([(car.gas, car.brake, car.steer) for car in cars], controls)
-    np.testing.assert_array_equal([car.q_values for car in cars], driving.decision.q_values)
     assert all(20 < car.meters_advanced < 60 for car in cars)
-    assert all(car.zone > 40 for car in cars)
     assert all(car.gear >= 1 for car in cars)
     other.drive(2, seconds_each=0.1)
     assert [(car.collector, car.game) for car in reader.cars()[3:]] == [(1, game) for game in range(5)]
@@ -183,7 +181,6 @@ def test_the_race_of_the_watched_game(make_driving, reader):
     np.testing.assert_array_equal(race.position, driven["position_m"])
     np.testing.assert_array_equal(race.q_values[:-1], driven["q_values"])
     np.testing.assert_array_equal(race.was_greedy[:-1], driven["action_was_greedy"])
-    np.testing.assert_array_equal(race.zone, driven["current_zone_idx"])
     controls = driving.games._actions.controls(driven["actions"])
     np.testing.assert_array_equal(np.stack((race.gas, race.brake, race.steer), axis=1)[:-1], controls)
     for name in ("speed_mps", "gear", "meters_advanced", "steer", "gas", "brake", "q_values"):
@@ -271,14 +268,6 @@ def test_a_race_is_played_back_as_its_game_showed_it(make_driving, reader, tmp_p
     assert (between != pictures[7]).any()
     assert (between != pictures[8]).any()
 
-    car = playback.moment(race.time_ms[9] + 20)
-    assert car.race_time_ms == race.time_ms[9] + 20
-    np.testing.assert_allclose(car.position, 0.6 * race.position[9] + 0.4 * race.position[10], rtol=1e-5)
-    assert (car.steer, car.gas, car.brake) == (race.steer[9], race.gas[9], race.brake[9])
-    assert car.q_values == race.q_values[9].tolist()
-    end = playback.moment(1e9)
-    assert (end.race_time_ms, end.position) == (race.race_time_ms, tuple(race.position[-1].tolist()))
-
     generated = dataclasses.replace(race, track=TrackRecipe(seed=3, difficulty=0.0).name, map_file="gone.toml")
     assert RacePlayback(generated).picture(0, *SIZE_PX).shape == (29, 37, 3)
     (tmp_path / "damaged.toml").write_text("[")
@@ -286,4 +275,3 @@ def test_a_race_is_played_back_as_its_game_showed_it(make_driving, reader, tmp_p
     for map_file in (*files, r"My Challenges\ESL-Hockolicious.Challenge.Gbx"):
         other = RacePlayback(dataclasses.replace(race, map_file=map_file))
         assert other.picture(500) is None, "no picture of another track"
-        assert other.moment(500).race_time_ms == 500

@@ -65,10 +65,8 @@ class LiveCar:
         position: x, y (up) and z in metres, world axes.
         steer: -1 (left) .. 1 (right).
         gear: 0 is reverse.
-        zone: index of the virtual checkpoint.
         meters_advanced: along the reference line.
         is_explo: exploration race, or else evaluation race.
-        q_values: value of each action, or of the action taken alone; None if unknown.
         timestamp_s: `time.time` of the state.
     """
 
@@ -83,10 +81,8 @@ class LiveCar:
     gas: bool
     brake: bool
     gear: int
-    zone: int
     meters_advanced: float
     is_explo: bool
-    q_values: list[float] | None
     timestamp_s: float
 
     @property
@@ -126,7 +122,6 @@ class LiveRace:
     brake: npt.NDArray[np.bool_]
     was_greedy: npt.NDArray[np.bool_]
     gear: npt.NDArray[np.int16]
-    zone: npt.NDArray[np.int32]
     meters_advanced: npt.NDArray[np.float32]
     q_values: npt.NDArray[np.float32]
     frames: npt.NDArray[np.uint8] | None

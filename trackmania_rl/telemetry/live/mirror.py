@@ -146,7 +146,6 @@ class LiveMirror:
             self._has_motion = False
             return
         gas, brake, steer = actions_of_game(self._games.game).controls(decision.actions[rows]).T
-        q_values = decision.q_values[rows]
         columns: dict[str, npt.NDArray[Any]] = {
             "race_time_ms": motion.race_time_ms,
             "position": motion.position_m,
@@ -155,7 +154,6 @@ class LiveMirror:
             "gas": gas > 0,
             "brake": brake > 0,
             "gear": motion.car[:, _GEAR].astype(int),
-            "zone": motion.zone_idx,
             "meters_advanced": motion.meters - self._line_begins_m,
         }
         lists: dict[str, list[Any]] = {name: column.tolist() for name, column in columns.items()}
@@ -167,7 +165,6 @@ class LiveMirror:
                     map_name=entry.map_name,
                     track=_track(entry),
                     is_explo=entry.is_explo,
-                    q_values=q_values[place].tolist() if np.isfinite(q_values[place]).all() else None,
                     timestamp_s=now_s,
                     **{name: values[place] for name, values in lists.items()},
                 )
@@ -194,7 +191,6 @@ class LiveMirror:
             "brake": brake > 0,
             "was_greedy": results["action_was_greedy"][decided].astype(bool),
             "gear": results["car_gear_and_wheels"][:, _GEAR].astype(np.int16),
-            "zone": np.asarray(results["current_zone_idx"], np.int32),
             "meters_advanced": (meters - self._line_begins_m).astype(np.float32),
             "q_values": results["q_values"][decided].astype(np.float32),
             "frames": frames,

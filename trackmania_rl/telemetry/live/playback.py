@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import threading
-import time
 from pathlib import Path
 from typing import Final
 
@@ -14,7 +13,7 @@ import numpy.typing as npt
 from trackmania_rl.errors import UserError
 from trackmania_rl.protocol.messages import TICK_MS
 from trackmania_rl.simulator.race_batch import CarBatch, TrackForBatch
-from trackmania_rl.telemetry.live.feed import LiveCar, LiveRace
+from trackmania_rl.telemetry.live.feed import LiveRace
 from trackmania_rl.telemetry.track_shapes import track_of
 from trackmania_rl.track.generated_maps import is_generated_track
 
@@ -37,24 +36,6 @@ class RacePlayback:
     def duration_ms(self) -> int:
         """Race time of the end."""
         return int(self.race.time_ms[-1])
-
-    def moment(self, time_ms: float) -> LiveCar:
-        """Return the car at a race time, with an interpolated position."""
-        race = self.race
-        time_ms = float(np.clip(time_ms, 0, self.duration_ms))
-        state = max(int(np.searchsorted(race.time_ms, time_ms, side="right")) - 1, 0)
-        x_m, y_m, z_m = (float(np.interp(time_ms, race.time_ms, race.position[:, axis])) for axis in range(3))
-        same = {name: getattr(race, name) for name in ("collector", "game", "map_name", "track", "is_explo")}
-        columns = ("speed_mps", "steer", "gas", "brake", "gear", "zone")
-        return LiveCar(
-            **same,
-            **{name: getattr(race, name)[state].item() for name in columns},
-            race_time_ms=round(time_ms),
-            position=(x_m, y_m, z_m),
-            meters_advanced=float(np.interp(time_ms, race.time_ms, race.meters_advanced)),
-            q_values=race.q_values[state].tolist(),
-            timestamp_s=time.time(),
-        )
 
     def picture(self, time_ms: float, width_px: int = 320, height_px: int = 240) -> npt.NDArray[np.uint8] | None:
         """Return the picture at a race time. Going back drives the race again from its start.

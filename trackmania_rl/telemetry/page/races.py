@@ -161,7 +161,6 @@ def race_of_inputs(best: BestRun, track_file: str) -> LiveRace:
         brake=brake > 0,
         was_greedy=np.ones(len(states), bool),
         gear=np.array(gears, np.int16),
-        zone=np.zeros(len(states), np.int32),
         meters_advanced=np.array(stations, np.float32),
         q_values=q_values.astype(np.float32)[np.minimum(np.arange(len(states)), len(q_values) - 1)],
         frames=None,
