@@ -420,6 +420,8 @@ class Rollouts:
         """Free everything, after the collectors have ended."""
         for collector in tuple(self._links):
             self.close_collector(collector)
+        for pipe in (self._woken, self._wake):
+            pipe.close()
 
     def _take_one(self) -> Race | None:
         """Take a race of this machine, or one that was added, in turns."""
