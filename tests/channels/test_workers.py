@@ -418,6 +418,11 @@ def test_hostile_clients_are_refused_in_one_line_and_others_play_on(learner, con
         data = bytearray(race)
         data[rng.randrange(12, len(data))] ^= 255
         assert call(run, "Put", pb.Races(collector="3" * 32, call=number, races=[bytes(data)]))[0] == "INVALID_ARGUMENT"
+    packet = pb.Races(collector="3" * 32, call=number, races=[race]).SerializeToString()
+    for position, bit in itertools.product(range(len(packet) - len(race)), range(8)):
+        data = bytearray(packet)
+        data[position] ^= 1 << bit
+        assert call(run, "Put", bytes(data))[0] in ("INVALID_ARGUMENT", "ABORTED"), "a part of the packet is lost"
     large = bytes(over_grpc.PACKET_BYTES + bounds_of(run.run_state.settings).slot_bytes + 100)
     assert call(run, "Put", pb.Races(races=[large]))[0] == "RESOURCE_EXHAUSTED"
     monkeypatch.setattr(serving, "MOST_WORKERS", 1)

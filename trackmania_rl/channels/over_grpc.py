@@ -84,7 +84,7 @@ AMessage = TypeVar("AMessage", bound=Message)
 
 
 def parse(kind: type[AMessage], data: bytes) -> AMessage:
-    """Parse a message.
+    """Parse a message. Fields that its schema lacks are refused: a damaged tag would hide a field of a packet.
 
     Raises:
         MessageError: if it is damaged.
@@ -92,6 +92,10 @@ def parse(kind: type[AMessage], data: bytes) -> AMessage:
     message = kind()
     try:
         message.ParseFromString(data)
+        n_bytes = message.ByteSize()
+        message.DiscardUnknownFields()
+        if message.ByteSize() != n_bytes:
+            raise DecodeError
     except DecodeError:
         raise MessageError(f"a {kind.__name__} message is damaged") from None
     return message
