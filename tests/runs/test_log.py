@@ -15,6 +15,7 @@ import pytest
 from tests.run_log import write_messages, write_races
 from tests.telemetry.conftest import race_record
 from trackmania_rl.errors import UserError
+from trackmania_rl.runs import log as log_module
 from trackmania_rl.runs.log import (
     MessageHandler,
     NewestRace,
@@ -126,6 +127,12 @@ def test_a_log_that_was_deleted_while_the_run_trains_is_made_again(path):
     assert [file.name for file in path.parent.glob("run.sqlite*")] == ["run.sqlite"]
 
 
+@pytest.fixture
+def retries_at_once(monkeypatch):
+    monkeypatch.setattr(log_module, "RETRY_EVERY_S", 0.0)
+
+
+@pytest.mark.usefixtures("retries_at_once")
 def test_races_wait_while_the_disk_is_full(path):
     log = RunLog(path, lambda: 0.0, 1)
     connection = log._open()
@@ -139,6 +146,26 @@ def test_races_wait_while_the_disk_is_full(path):
     log.close()
 
 
+def test_a_disk_that_fails_is_tried_again_at_intervals(path, monkeypatch):
+    log = RunLog(path, lambda: 0.0, 1)
+    tries = []
+
+    def fail():
+        tries.append(len(log._waiting))
+        raise OSError("full")
+
+    with monkeypatch.context() as full:
+        full.setattr(log, "_write_waiting", fail)
+        with pytest.raises(OSError, match="full"):
+            log.write(FACTS, 1)
+        for number in range(2, 50):
+            log.write(FACTS, number)
+    assert tries == [1], "a try takes longer the more races wait"
+    log.close()
+    assert frames(path) == list(range(1, 50))
+
+
+@pytest.mark.usefixtures("retries_at_once")
 def test_a_locked_log_is_written_later(path):
     log = RunLog(path, lambda: 0.0, 1)
     with sqlite3.connect(path) as other:

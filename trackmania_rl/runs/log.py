@@ -27,6 +27,8 @@ from trackmania_rl.race.race import RaceFacts
 
 MOST_WAITING: Final = 10_000
 """Newest races, messages and sets of figures that are kept in memory while the disk fails."""
+RETRY_EVERY_S: Final = 5.0
+"""Time between two tries to write what waits, because a try takes up to 0.1 s."""
 OPEN_TIMEOUT_S: Final = 10.0
 """Wait for another program that locks the log at the start. Later writes do not wait."""
 
@@ -94,8 +96,9 @@ class CommandClock:
 class RunLog:
     """Writer of a run's log. There is one at a time, in the learner. Thread-safe.
 
-    Each race, message and set of figures is committed at once. Those that cannot be written wait for the next call. A
-    log that was deleted is made again. `kill -9` loses no race; a power cut may lose the newest ones.
+    Each race, message and set of figures is committed at once. Those that cannot be written wait in memory, and are
+    tried again every `RETRY_EVERY_S`. A log that was deleted is made again. `kill -9` loses no written race; a power
+    cut may lose the newest ones.
     """
 
     def __init__(self, path: Path, clock: Callable[[], float], session: int) -> None:
@@ -113,6 +116,7 @@ class RunLog:
         self._clock = clock
         self._session = session
         self._waiting: deque[tuple[str, list[tuple[Any, ...]]]] = deque(maxlen=MOST_WAITING)
+        self._retry_at_s = -math.inf
         self._connection: sqlite3.Connection | None = None
         self._opened_file_id: tuple[int, int] | None = None
         self._lock = threading.Lock()
@@ -140,7 +144,7 @@ class RunLog:
             training_s: seconds of the run, earlier sessions included.
 
         Raises:
-            OSError: if the disk fails. The race is written with the next one.
+            OSError: if the disk fails. The race is written later.
         """
         values = {column: getattr(race, field) for column, field in FACTS.items()}
         values["meters"] = round(race.meters, 3)
@@ -152,7 +156,7 @@ class RunLog:
         """Add finite figures by name.
 
         Raises:
-            OSError: if the disk fails. The figures are written with the next ones.
+            OSError: if the disk fails. The figures are written later.
         """
         rows = [(frames_total, name, float(value)) for name, value in figures.items() if math.isfinite(value)]
         self._add(_INSERT_FIGURE, rows)
@@ -161,7 +165,7 @@ class RunLog:
         """Add a message.
 
         Raises:
-            OSError: if the disk fails. The message is written with the next one.
+            OSError: if the disk fails. The message is written later.
         """
         self._add(_INSERT_MESSAGE, [(record.created, record.levelname, record.processName, text)])
 
@@ -177,7 +181,11 @@ class RunLog:
     def _add(self, statement: str, rows: list[tuple[Any, ...]]) -> None:
         with self._writing():
             self._waiting.append((statement, rows))
-            self._write_waiting()
+            now_s = time.monotonic()
+            if now_s >= self._retry_at_s:
+                self._retry_at_s = now_s + RETRY_EVERY_S
+                self._write_waiting()
+                self._retry_at_s = -math.inf
 
     def close(self) -> None:
         """Write what waits, if the disk does not fail, and close the log. The last reader's files are removed."""
