@@ -69,13 +69,9 @@ def test_cars_are_seen_moving_and_races_are_played_back(training):
     training.wait_for(all_moved, "20 m of each car")
     assert "died" not in training.output, "being watched ends no collector"
 
-    def watched_race():
-        reader.watch(1, 0)
-        race = reader.race()
-        return race is not None and race.collector == 1
-
-    training.wait_for(watched_race, "the watched game's race")
-    race = reader.race()
+    training.wait_for(lambda: reader.race_of(1, 0) is not None, "the watched game's race")
+    race = reader.race_of(1, 0)
+    assert race.collector == 1
     assert race.map_name == "valley"
     playback = RacePlayback(race)
     first, last = playback.picture(0, *SIZE_PX), playback.picture(playback.duration_ms, *SIZE_PX)

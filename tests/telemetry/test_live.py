@@ -82,9 +82,9 @@ class Driving:
 
     def drive_until_race_ends(self, reader, game):
         while game not in self.ended:
-            reader.watch(0, game)
+            reader.race_of(0, game)
             self.drive(1, seconds_each=0.1)
-        return reader.race()
+        return reader.race_of(0, game)
 
 
 @pytest.fixture(scope="module")
@@ -148,8 +148,7 @@ def test_every_car_is_where_its_game_has_it(make_driving, reader):
     assert all(car.gear >= 1 for car in cars)
     other.drive(2, seconds_each=0.1)
     assert [(car.collector, car.game) for car in reader.cars()[3:]] == [(1, game) for game in range(5)]
-    reader.watch(8, 99)  # no such game
-    assert reader.race() is None
+    assert reader.race_of(8, 99) is None, "no such game"
 
 
 def test_cars_are_shown_at_intervals_and_only_while_they_are_looked_at(make_driving, reader, tmp_path):
@@ -189,7 +188,7 @@ def test_the_race_of_the_watched_game(make_driving, reader):
     assert 55 < race.meters_advanced[-1] < 65
     assert 5 < race.speed_mps.max() < 60
     assert race.frames is None
-    assert reader.race() is race, "there is no other one yet"
+    assert reader.race_of(0, 2) is race, "there is no other one yet"
 
 
 @pytest.mark.parametrize("how", ["killed", "closed", "files deleted", "other files"])
@@ -214,7 +213,7 @@ def test_a_collector_that_is_gone_shows_nothing(how, make_driving, reader, tmp_p
             for name in ("cars-0.safetensors", "race-0-evaluated.safetensors"):
                 (tmp_path / FOLDER / name).write_bytes(b"damaged")
     assert reader.cars() == []
-    assert reader.race() is None
+    assert reader.race_of(0, 0) is reader.evaluated() is None
 
 
 def test_games_that_cannot_be_shown_are_played_on(make_driving, reader, tmp_path, caplog):
@@ -256,10 +255,10 @@ def test_frames_of_a_game_that_cannot_be_drawn_again_come_with_the_race(make_dri
 def test_a_race_is_played_back_as_its_game_showed_it(make_driving, reader, tmp_path, repository_root):
     driving, pictures = make_driving(n_games=1), []
     while not driving.ended:
-        reader.watch(0, 0)
+        reader.race_of(0, 0)
         pictures.append(driving.games.picture(0, *SIZE_PX))
         driving.drive(1, seconds_each=0.1)
-    race = reader.race()
+    race = reader.race_of(0, 0)
     playback = RacePlayback(race)
     assert playback.duration_ms == race.race_time_ms
     for state in (0, 1, 7, 30, len(pictures) - 2, 3):  # forward, and back

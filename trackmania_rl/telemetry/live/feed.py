@@ -31,7 +31,6 @@ EVALUATED: Final = "evaluated"
 ASKED_FOR_S: Final = 5.0
 """Collectors write for this time after a reader asked."""
 ASK_EVERY_S: Final = 1.0
-WATCHED_FOR_S: Final = 3.0
 CAR_IS_OLD_S: Final = 15.0
 
 Arrays = Mapping[str, npt.NDArray[np.generic]]
@@ -145,16 +144,14 @@ class LiveRace:
 
 
 class LiveReader:
-    """Reader of a run's games while it trains. Each of several readers may watch a game of its own."""
+    """Reader of a run's games while it trains."""
 
     def __init__(self, run_folder: Path, clock: Callable[[], float] = time.time) -> None:
         self._folder = run_folder / FOLDER
         self._clock = clock
         self._asked_s: dict[str, float] = {}
-        self._watched: tuple[int, int] | None = None
-        self._watched_until_s = -np.inf
-        self._races: dict[Path, tuple[int, LiveRace | None]] = {}
-        self._race: LiveRace | None = None
+        self._read: dict[Path, tuple[int, LiveRace | None]] = {}
+        self._evaluated: LiveRace | None = None
 
     def cars(self) -> list[LiveCar]:
         """Return the newest states of all games. Collectors begin to write after the first call."""
@@ -167,27 +164,18 @@ class LiveReader:
         oldest_s = self._clock() - CAR_IS_OLD_S
         return sorted((car for car in cars if car.timestamp_s > oldest_s), key=lambda car: (car.collector, car.game))
 
-    def watch(self, collector: int, game: int) -> None:
-        """Ask for the races of one game, for `WATCHED_FOR_S` seconds."""
-        self._watched, self._watched_until_s = (collector, game), self._clock() + WATCHED_FOR_S
+    def race_of(self, collector: int, game: int) -> LiveRace | None:
+        """Return a game's newest race. Its collector begins to write them after the first call."""
         self._ask(ASKED)
         self._ask(f"{ASKED}-{collector}-{game}")
+        return self._race(self._folder / RACE_FILE.format(collector=collector, game=game))
 
-    def race(self) -> LiveRace | None:
-        """Return the watched game's newest race, or else the run's newest evaluation race, also after the training.
-
-        The object is the same until there is another race.
-        """
-        found = None
-        if self._watched is not None and self._clock() < self._watched_until_s:
-            collector, game = self._watched
-            found = self._read_race(self._folder / RACE_FILE.format(collector=collector, game=game))
-        if found is None:
-            files = self._folder.glob(RACE_FILE.format(collector="*", game=EVALUATED))
-            evaluated = [race for file in files if (race := self._read_race(file)) is not None]
-            found = max(evaluated, key=lambda race: race.timestamp_s, default=None)
-        self._race = found or self._race
-        return self._race
+    def evaluated(self) -> LiveRace | None:
+        """Return the run's newest evaluation race, also after the training."""
+        files = self._folder.glob(RACE_FILE.format(collector="*", game=EVALUATED))
+        races = [race for file in files if (race := self._race(file)) is not None]
+        self._evaluated = max(races, key=lambda race: race.timestamp_s, default=self._evaluated)
+        return self._evaluated
 
     def _ask(self, name: str) -> None:
         now_s = self._clock()
@@ -198,11 +186,13 @@ class LiveReader:
                 file.touch()
                 os.utime(file, (now_s, now_s))
 
-    def _read_race(self, file: Path) -> LiveRace | None:
+    def _race(self, file: Path) -> LiveRace | None:
+        """Read a race; the object is the same until there is another race."""
         try:
             written_ns = file.stat().st_mtime_ns
         except OSError:
             return None
-        if self._races.get(file, (0, None))[0] != written_ns:
-            self._races[file] = written_ns, LiveRace.load(file)
-        return self._races[file][1]
+        if self._read.get(file, (0, None))[0] != written_ns:
+            self._read = {known: read for known, read in self._read.items() if known.exists()}
+            self._read[file] = written_ns, LiveRace.load(file)
+        return self._read[file][1]

@@ -47,7 +47,7 @@ class RunPage:
         self._read_settings()
         self._settings_error = ""
         self._settings_stamp = stamp_of(run.settings)
-        self._readers: dict[Watch, LiveReader] = {}
+        self._reader = LiveReader(run.path)
         self._announced: dict[Watch, str] = {}
         self._listed: dict[str, Any] = {}
         self._runs: list[dict[str, Any]] = []
@@ -84,28 +84,14 @@ class RunPage:
     def cars(self, watches: set[Watch]) -> Topics:
         """Return the cars of all games, and ids of new races of watched games."""
         with self._lock:
-            wanted = [None, *sorted(watch for watch in watches if watch is not None)][: MOST_WATCHED + 1]
-            for watch in self._readers.keys() - wanted:
-                del self._readers[watch]
-                self._announced.pop(watch, None)
-            news: Topics = {}
-            for watch in wanted:
-                reader = self._readers.setdefault(watch, LiveReader(self.run.path))
-                if watch is None:
-                    news["cars"] = [_compact(car) for car in reader.cars()]
-                else:
-                    reader.watch(*watch)
-                race = reader.race()
+            self._announced = {watch: name for watch, name in self._announced.items() if watch in {None, *watches}}
+            news: Topics = {"cars": [_compact(car) for car in self._reader.cars()]}
+            for watch in [None, *sorted(watch for watch in watches if watch is not None)][: MOST_WATCHED + 1]:
+                race = (watch and self._reader.race_of(*watch)) or self._reader.evaluated()
                 if race is not None and self._announced.get(watch) != (name := self.watched.keep(race)):
                     self._announced[watch] = name
                     news.setdefault("newest", []).append({"watch": watch, "id": name})
             return news
-
-    def stop_looking(self) -> None:
-        """Stop reading the live feed."""
-        with self._lock:
-            self._readers.clear()
-            self._announced.clear()
 
     def figure(self, name: str) -> list[Point]:
         """Return the points of a figure, if there are any."""

@@ -258,7 +258,6 @@ class Hub:
                         tab.put(message)
             await asyncio.sleep(max(0.0, began_s + TICK_S - loop.time()))
         self._ticking = None
-        await asyncio.to_thread(self._page.stop_looking)
 
 
 def encoded(topics: Topics) -> str:
