@@ -228,7 +228,7 @@ def test_memory_stores_races_as_the_hooks_leave_them(make_run, make_race, make_h
                 assert stored.state_potential == is_changed
                 ends = race.facts.race_finished and not is_changed
                 assert stored.terminal_actions == (len(rewards) - step if ends else 2**31 - 1)
-    returns = [run.context.statistics.returns.mean_return for run in (plain, changed)]
+    returns = [run.context.statistics.returns.figures()["ep_rew_mean"] for run in (plain, changed)]
     assert returns[0] == returns[1], "of the games"
 
 

@@ -28,29 +28,31 @@ RATE_WINDOW_S = 30.0
 SAMPLE_INTERVAL_S = 1.0
 
 
-class Returns:
-    """Returns and lengths (actions) of the last `n_races` races. Means are 0 before the first race."""
+class RecentRace(NamedTuple):
+    """Newest race of a map and kind; the time is None if it was not finished."""
 
-    def __init__(self, n_races: int = RETURN_RACES) -> None:
-        self._recent: deque[tuple[float, int]] = deque(maxlen=n_races)
+    time_ms: int | None
+    meters: float
+    n_actions: int
+    checkpoint_times_ms: list[int]
+
+
+class Returns:
+    """Returns and lengths (actions) of the last `RETURN_RACES` races."""
+
+    def __init__(self) -> None:
+        self._recent: deque[tuple[float, int]] = deque(maxlen=RETURN_RACES)
 
     def add(self, sum_of_rewards: float, n_actions: int) -> None:
         """Add a race."""
         self._recent.append((sum_of_rewards, n_actions))
 
-    @property
-    def mean_return(self) -> float:
-        """Mean return."""
-        return statistics.fmean(value for value, _ in self._recent) if self._recent else 0.0
-
-    @property
-    def mean_length(self) -> float:
-        """Mean number of actions."""
-        return statistics.fmean(n_actions for _, n_actions in self._recent) if self._recent else 0.0
-
     def figures(self) -> dict[str, float]:
         """Return both means by Stable-Baselines3's names, if there are any."""
-        return {"ep_rew_mean": self.mean_return, "ep_len_mean": self.mean_length} if self._recent else {}
+        if not self._recent:
+            return {}
+        returns, lengths = zip(*self._recent, strict=True)
+        return {"ep_rew_mean": statistics.fmean(returns), "ep_len_mean": statistics.fmean(lengths)}
 
     def state_dict(self) -> dict[str, Any]:
         """Return the races as plain values."""
@@ -71,7 +73,7 @@ class RaceHistory:
 
     Attributes:
         best_checkpoints_ms: times at the checkpoints in the fastest race.
-        recent: returns and lengths of the last `RECENT_RACES` episodes of an own environment.
+        recent: the last `RECENT_RACES` races.
         returns: of the last `RETURN_RACES` races.
     """
 
@@ -79,35 +81,48 @@ class RaceHistory:
     n_finished: int = 0
     is_one_track: bool = True
     best_time_ms: int | None = None
-    last_time_ms: int | None = None
     furthest_m: float = 0.0
-    last_m: float = 0.0
     progress_unit: str = "m"
     best_checkpoints_ms: list[int] = field(default_factory=list)
-    recent: Returns = field(default_factory=lambda: Returns(RECENT_RACES))
+    recent: deque[RecentRace] = field(default_factory=lambda: deque(maxlen=RECENT_RACES))
     returns: Returns = field(default_factory=Returns)
-    _recent_times_ms: deque[int | None] = field(default_factory=lambda: deque(maxlen=RECENT_RACES))
-    _recent_checkpoints_ms: deque[list[int]] = field(default_factory=lambda: deque(maxlen=RECENT_RACES))
 
     def add(self, race: RaceFacts) -> bool:
         """Add a race; return whether it is the fastest finish so far."""
         self.n_races += 1
         self.is_one_track = not race.is_generated
         self.progress_unit = race.progress_unit
-        self.last_m = race.meters
-        self.recent.add(race.meters, race.n_actions)
         self.furthest_m = race.meters if self.n_races == 1 else max(self.furthest_m, race.meters)
-        self.last_time_ms = race.race_time_ms if race.race_finished else None
-        self._recent_times_ms.append(self.last_time_ms)
-        if self.last_time_ms is None:
+        time_ms = race.race_time_ms if race.race_finished else None
+        self.recent.append(RecentRace(time_ms, race.meters, race.n_actions, list(race.checkpoint_times_ms)))
+        if time_ms is None:
             return False
         self.n_finished += 1
-        self._recent_checkpoints_ms.append(list(race.checkpoint_times_ms))
-        if not self.is_one_track or (self.best_time_ms is not None and self.last_time_ms >= self.best_time_ms):
+        if not self.is_one_track or (self.best_time_ms is not None and time_ms >= self.best_time_ms):
             return False
-        self.best_time_ms = self.last_time_ms
+        self.best_time_ms = time_ms
         self.best_checkpoints_ms = list(race.checkpoint_times_ms)
         return True
+
+    @property
+    def last_time_ms(self) -> int | None:
+        """Time of the newest race, if it was finished."""
+        return self.recent[-1].time_ms if self.recent else None
+
+    @property
+    def last_m(self) -> float:
+        """Distance of the newest race."""
+        return self.recent[-1].meters if self.recent else 0.0
+
+    @property
+    def mean_recent_m(self) -> float:
+        """Mean distance of the recent races: the mean return of an own environment's episodes."""
+        return statistics.fmean(race.meters for race in self.recent) if self.recent else 0.0
+
+    @property
+    def mean_recent_actions(self) -> float:
+        """Mean number of actions of the recent races."""
+        return statistics.fmean(race.n_actions for race in self.recent) if self.recent else 0.0
 
     @property
     def is_custom_env(self) -> bool:
@@ -115,33 +130,28 @@ class RaceHistory:
         return self.progress_unit == "points"
 
     @property
-    def n_recent(self) -> int:
-        """Number of the recent races."""
-        return len(self._recent_times_ms)
-
-    @property
     def n_recent_finished(self) -> int:
         """Number of the recent races that were finished."""
-        return sum(race_time_ms is not None for race_time_ms in self._recent_times_ms)
+        return sum(race.time_ms is not None for race in self.recent)
 
     @property
     def recent_finish_rate(self) -> float | None:
         """Share of the recent races that were finished."""
-        return self.n_recent_finished / self.n_recent if self.n_recent else None
+        return self.n_recent_finished / len(self.recent) if self.recent else None
 
     @property
     def median_time_ms(self) -> float | None:
         """Median of the recent times, unfinished races as infinity; None if infinite or of several tracks."""
-        if not self._recent_times_ms or not self.is_one_track:
+        if not self.recent or not self.is_one_track:
             return None
-        times_ms = [math.inf if time_ms is None else time_ms for time_ms in self._recent_times_ms]
+        times_ms = [math.inf if race.time_ms is None else race.time_ms for race in self.recent]
         median_ms = statistics.median(times_ms)
         return None if median_ms == math.inf else median_ms
 
     @property
     def median_checkpoints_ms(self) -> list[int]:
         """Median times at the checkpoints of recent finishes, with as many checkpoints as the newest one."""
-        finishes = [times_ms for times_ms in self._recent_checkpoints_ms if self.is_one_track]
+        finishes = [race.checkpoint_times_ms for race in self.recent if race.time_ms is not None and self.is_one_track]
         alike = [times_ms for times_ms in finishes if len(times_ms) == len(finishes[-1])]
         return [round(statistics.median(column)) for column in zip(*alike, strict=True)]
 
@@ -151,14 +161,14 @@ class RaceHistory:
             "races": self.n_races,
             "finished": self.n_finished,
             "recent": self.n_recent_finished,
-            "n_recent": self.n_recent,
+            "n_recent": len(self.recent),
             "best_ms": self.best_time_ms,
             "last_ms": self.last_time_ms,
             "last": self.last_m,
             "furthest": self.furthest_m,
             "unit": self.progress_unit,
-            "return": self.recent.mean_return,
-            "length": self.recent.mean_length,
+            "return": self.mean_recent_m,
+            "length": self.mean_recent_actions,
             "median_ms": self.median_time_ms,
             "best_checkpoints_ms": self.best_checkpoints_ms,
             "median_checkpoints_ms": self.median_checkpoints_ms,
@@ -167,9 +177,7 @@ class RaceHistory:
     def state_dict(self) -> dict[str, Any]:
         """Return the history as plain values."""
         return {name: getattr(self, name) for name in _HISTORY} | {
-            "recent_times_ms": list(self._recent_times_ms),
-            "recent_checkpoints_ms": list(self._recent_checkpoints_ms),
-            "recent": self.recent.state_dict(),
+            "recent": [list(race) for race in self.recent],
             "returns": self.returns.state_dict(),
         }
 
@@ -177,13 +185,11 @@ class RaceHistory:
         """Load a history."""
         for name in _HISTORY:
             setattr(self, name, state[name])
-        self._recent_times_ms = deque(state["recent_times_ms"], maxlen=RECENT_RACES)
-        self._recent_checkpoints_ms = deque(state["recent_checkpoints_ms"], maxlen=RECENT_RACES)
-        self.recent.load_state_dict(state["recent"])
+        self.recent = deque((RecentRace(*race) for race in state["recent"]), maxlen=RECENT_RACES)
         self.returns.load_state_dict(state["returns"])
 
 
-_HISTORY: Final = tuple(item.name for item in fields(RaceHistory)[:9])
+_HISTORY: Final = tuple(item.name for item in fields(RaceHistory)[:7])
 
 
 @dataclass

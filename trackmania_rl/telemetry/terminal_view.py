@@ -352,12 +352,12 @@ def times_text(times: MedalTimes) -> str:
 def _history_cells(history: RaceHistory, times: MedalTimes | None) -> Iterator[RenderableType]:
     yield f"{history.n_races:,}"
     if history.is_custom_env:
-        yield from (format_return(history.recent.mean_return), _best(history, times), _last(history))
-        yield f"{history.recent.mean_length:,.0f}"
+        yield from (format_return(history.mean_recent_m), _best(history, times), _last(history))
+        yield f"{history.mean_recent_actions:,.0f}"
         return
     yield _percent(history.n_finished / history.n_races)
-    all_recent_finished = history.n_recent_finished == history.n_recent
-    yield Text(f"{history.n_recent_finished}/{history.n_recent}", style="green" if all_recent_finished else "")
+    all_recent_finished = history.n_recent_finished == len(history.recent)
+    yield Text(f"{history.n_recent_finished}/{len(history.recent)}", style="green" if all_recent_finished else "")
     yield Text(_best(history, times), style="dim" if history.best_time_ms is None else "bold green")
     yield Text(_last(history), style="dim" if history.last_time_ms is None else "")
     yield format_time(history.median_time_ms)
@@ -432,9 +432,9 @@ def _plain_map(map_name: str, of_map: MapStatistics, times: MedalTimes | None) -
     kinds = []
     for kind, history in of_map.kinds.items():
         if history.n_races > 0:
-            recent = f"{history.n_recent_finished}/{history.n_recent} finished"
+            recent = f"{history.n_recent_finished}/{len(history.recent)} finished"
             if history.is_custom_env:
-                recent = f"return {format_return(history.recent.mean_return)}, length {history.recent.mean_length:,.0f}"
+                recent = f"return {format_return(history.mean_recent_m)}, length {history.mean_recent_actions:,.0f}"
             best = f", best {_best(history, times)}" if history.is_one_track else ""
             kinds.append(f"{RACE_KINDS[kind]} {recent}{best}, last {_last(history)}")
     return f"{map_name}: " + "; ".join(kinds)
@@ -458,7 +458,7 @@ def _closing_best(name: str, of_map: MapStatistics, figures: TrainingStatistics)
     histories = [history for history in of_map.kinds.values() if history.n_races > 0]
     if not all(history.is_one_track for history in histories):
         last = histories[-1]
-        return f"{name}: {last.n_recent_finished} of the last {last.n_recent} races finished"
+        return f"{name}: {last.n_recent_finished} of the last {len(last.recent)} races finished"
     best = min(histories, key=lambda history: (history.best_time_ms or math.inf, -history.furthest_m))
     result = _best(best, figures.reference_times.get(name))
     if best.is_custom_env:

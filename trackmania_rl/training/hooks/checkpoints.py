@@ -82,7 +82,7 @@ def score_of(figures: TrainingStatistics) -> tuple[float, ...] | None:
         of the last distances (m). None before each map has `ENOUGH_RACES`.
     """
     histories = [of_map.evaluated for of_map in figures.maps.values() if of_map.evaluated.n_races > 0]
-    if not histories or any(history.n_recent < ENOUGH_RACES for history in histories):
+    if not histories or any(len(history.recent) < ENOUGH_RACES for history in histories):
         return None
     return (
         statistics.fmean(history.recent_finish_rate or 0.0 for history in histories),
