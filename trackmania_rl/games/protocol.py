@@ -107,7 +107,7 @@ class Games(Protocol):
 
 
 class Listener(Protocol):
-    """Reader of a collector's states and decisions, e.g. for the live page."""
+    """Reader of a collector's states, e.g. for the live page."""
 
     def begins(self, game: int, map_entry: MapEntry) -> None:
         """Called before `Games.begin`."""
@@ -115,10 +115,6 @@ class Listener(Protocol):
 
     def received(self, received: Received) -> None:
         """Called after `Games.recv`; may add columns to ended races."""
-        ...
-
-    def decided(self, ids: GameIds, decision: BatchDecision) -> None:
-        """Called before `Games.send`."""
         ...
 
 
@@ -151,6 +147,4 @@ def rollout(
             if received.is_first[0]:
                 policy = make_policy()
             decision = BatchDecision.of_one(policy(received.images[0], received.floats[0]))
-            for listener in listeners:
-                listener.decided(received.ids, decision)
             games.send(received.ids, decision)

@@ -24,9 +24,8 @@ from trackmania_rl.training.hooks.checkpoints import KeepDrivers, KeepRecords, S
 from trackmania_rl.training.hooks.datasets import LearnFromDataSets
 from trackmania_rl.training.hooks.figures import LearningFigures, WriteFigures
 from trackmania_rl.training.hooks.hook import Hook, RunContext
-from trackmania_rl.training.hooks.race_log import WriteRaces
 from trackmania_rl.training.hooks.recordings import DrawDiagnostics, RecordEvaluations
-from trackmania_rl.training.hooks.status import ProfileRounds, ShowInTerminal, WriteStatus
+from trackmania_rl.training.hooks.status import ProfileRounds, ShowInTerminal, WriteRaces, WriteStatus
 from trackmania_rl.training.updates import (
     NumbersWatch,
     PartialResets,

@@ -208,8 +208,6 @@ class Collector:
         for race in races:
             if race.cutter is not None:
                 race.cutter.n_decided += 1
-        for listener in self._parts.listeners:
-            listener.decided(ids, decision)
         self._games.send(ids, decision, policy_s=time.perf_counter() - began_s)
 
     def _hand_on_fragment(self, game: int, at_least_actions: int) -> bool:

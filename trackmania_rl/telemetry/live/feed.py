@@ -57,14 +57,11 @@ def read_record(file: Path) -> tuple[Any, Arrays] | None:
 
 @dataclass(frozen=True)
 class LiveCar:
-    """Newest state of a game's car, and the decision made there.
+    """Newest place of a game's car.
 
     Attributes:
         track: name of the map's file without its ending, or of a generated track.
         position: x, y (up) and z in metres, world axes.
-        steer: -1 (left) .. 1 (right).
-        gear: 0 is reverse.
-        meters_advanced: along the reference line.
         is_explo: exploration race, or else evaluation race.
         timestamp_s: `time.time` of the state.
     """
@@ -73,14 +70,7 @@ class LiveCar:
     game: int
     map_name: str
     track: str
-    race_time_ms: int
     position: tuple[float, float, float]
-    speed_mps: float
-    steer: float
-    gas: bool
-    brake: bool
-    gear: int
-    meters_advanced: float
     is_explo: bool
     timestamp_s: float
 
@@ -97,8 +87,12 @@ class LiveRace:
     Attributes:
         race_time_ms: time of the finish or of the cut-off.
         map_file: path of the map's file on the collector's machine.
-        time_ms: (S,). This column and the following ones are as in `LiveCar`.
+        time_ms: (S,), race time.
+        position: (S, 3) as in `LiveCar`.
         speed_mps: (S,), mean until the next state.
+        steer: (S,), -1 (left) .. 1 (right).
+        gear: (S,), 0 is reverse.
+        meters_advanced: (S,), along the reference line.
         was_greedy: (S,), whether the action has the highest value.
         q_values: (S, A), or (S, 1) of the action taken alone.
         frames: (n, H, W) gray at `frame_time_ms` (n,), of a game that cannot be drawn again.

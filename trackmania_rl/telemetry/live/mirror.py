@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
 from trackmania_rl.games.protocol import GameIds, Games, Received
-from trackmania_rl.race.actions import BatchDecision, actions_of_game
+from trackmania_rl.race.actions import actions_of_game
 from trackmania_rl.race.observation_kernel import CAR_COLUMNS
 from trackmania_rl.race.race import Race
 from trackmania_rl.settings import MapEntry
@@ -83,13 +82,14 @@ class LiveMirror:
         self._entries[game] = map_entry
 
     def received(self, received: Received) -> None:
-        """Write the races that have ended."""
+        """Write the places of cars, and the races that have ended."""
         now_s = self._clock()
         if now_s >= self._next_look_s:
             self._next_look_s = now_s + CARS_EVERY_S
             self._read_requests(now_s)
         if not self._is_asked:
             return
+        self._update_cars(received.ids, now_s)
         for game, race in received.ended.items():
             entry = self._entries[game]
             if entry is None or race.facts.is_of_environment:
@@ -98,19 +98,6 @@ class LiveMirror:
                 if now_s >= self._next_race_s.get(name, -math.inf):
                     self._next_race_s[name] = now_s + RACES_EVERY_S
                     self._write_race(name, game, entry, race)
-
-    def decided(self, ids: GameIds, decision: BatchDecision) -> None:
-        """Write the states of games, with the decisions made there."""
-        if not (self._is_asked and self._has_motion):
-            return
-        now_s = self._clock()
-        due = np.flatnonzero(self._next_car_s[ids] <= now_s)
-        if len(due) > 0:
-            self._next_car_s[ids[due]] = now_s + CARS_EVERY_S
-            self._update_cars(ids[due], decision, due, now_s)
-        if now_s >= self._next_write_s:
-            self._next_write_s = now_s + CARS_EVERY_S
-            write_record(self._cars_file, [vars(car) for car in self._cars.values()])
 
     def close(self) -> None:
         """Remove the files."""
@@ -138,36 +125,31 @@ class LiveMirror:
         with contextlib.suppress(OSError):  # on Windows, while it is read
             file.unlink()
 
-    def _update_cars(self, ids: GameIds, decision: BatchDecision, rows: npt.NDArray[np.int64], now_s: float) -> None:
-        """Note the states of games, and `rows` of the decisions."""
+    def _update_cars(self, ids: GameIds, now_s: float) -> None:
+        """Note the places of games' cars, and write all of them; each at intervals."""
+        due = ids[self._next_car_s[ids] <= now_s]
+        if not self._has_motion or len(due) == 0:
+            return
+        self._next_car_s[due] = now_s + CARS_EVERY_S
         try:
-            motion = self._games.motion(ids)
+            positions_m = self._games.motion(due).position_m.tolist()
         except TypeError:  # an own environment has no car
             self._has_motion = False
             return
-        gas, brake, steer = actions_of_game(self._games.game).controls(decision.actions[rows]).T
-        columns: dict[str, npt.NDArray[Any]] = {
-            "race_time_ms": motion.race_time_ms,
-            "position": motion.position_m,
-            "speed_mps": motion.speed_m_s,
-            "steer": steer,
-            "gas": gas > 0,
-            "brake": brake > 0,
-            "gear": motion.car[:, _GEAR].astype(int),
-            "meters_advanced": motion.meters - self._line_begins_m,
-        }
-        lists: dict[str, list[Any]] = {name: column.tolist() for name, column in columns.items()}
-        for place, game in enumerate(ids.tolist()):
+        for game, position_m in zip(due.tolist(), positions_m, strict=True):
             if (entry := self._entries[game]) is not None:
                 self._cars[game] = LiveCar(
                     collector=self._collector,
                     game=game,
                     map_name=entry.map_name,
                     track=_track(entry),
+                    position=position_m,
                     is_explo=entry.is_explo,
                     timestamp_s=now_s,
-                    **{name: values[place] for name, values in lists.items()},
                 )
+        if now_s >= self._next_write_s:
+            self._next_write_s = now_s + CARS_EVERY_S
+            write_record(self._cars_file, [vars(car) for car in self._cars.values()])
 
     def _write_race(self, name: int | str, game: int, entry: MapEntry, race: Race) -> None:
         results = race.columns

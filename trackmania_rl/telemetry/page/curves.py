@@ -53,7 +53,7 @@ _FIGURES: Final = """
 _NEWEST_FIGURE: Final = "SELECT id, frames_total FROM figure_values ORDER BY id DESC LIMIT 1"
 
 Message = dict[str, str]
-"""`time`, `level`, `process` and `text`."""
+"""`time`, `level` and `text`."""
 Point = list[float | None]
 Topics = dict[str, Any]
 
@@ -77,7 +77,6 @@ class LogMessages:
             {
                 "time": time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(message.time_s)),
                 "level": message.level,
-                "process": message.process,
                 "text": message.text[:LONGEST_MESSAGE],
             }
             for message in new

@@ -17,7 +17,7 @@ from trackmania_rl.runs.log import last_written_s
 from trackmania_rl.runs.snapshot import edit_setting, read_snapshot, stamp_of, toml_of
 from trackmania_rl.settings import Settings, changed_settings
 from trackmania_rl.settings.descriptions import settings_rows
-from trackmania_rl.telemetry.live import LiveCar, LiveRace, LiveReader
+from trackmania_rl.telemetry.live import LiveRace, LiveReader
 from trackmania_rl.telemetry.page.curves import LogMessages, Point, RunCurves, Topics
 from trackmania_rl.telemetry.page.races import WatchedRaces, race_sections
 from trackmania_rl.telemetry.page.runs import RunFiles, list_runs
@@ -85,7 +85,7 @@ class RunPage:
         """Return the cars of all games, and ids of new races of watched games."""
         with self._lock:
             self._announced = {watch: name for watch, name in self._announced.items() if watch in {None, *watches}}
-            news: Topics = {"cars": [_compact(car) for car in self._reader.cars()]}
+            news: Topics = {"cars": [vars(car) | {"age_s": car.age_s} for car in self._reader.cars()]}
             for watch in [None, *sorted(watch for watch in watches if watch is not None)][: MOST_WATCHED + 1]:
                 race = (watch and self._reader.race_of(*watch)) or self._reader.evaluated()
                 if race is not None and self._announced.get(watch) != (name := self.watched.keep(race)):
@@ -193,12 +193,9 @@ class RunPage:
         game = self._settings.game
         return {
             "name": self.run.name,
-            "folder": str(self.run.path),
-            "game": game.game,
             **self._about_maps(),
             "actions": [_arrows(keys) for keys in game.inputs] if game.actions == "keys" else [],
             "medals_ms": self._medals_ms,
-            "settings_error": self._settings_error,
             "settings_stamp": str(self._settings_stamp),
         }
 
@@ -240,11 +237,3 @@ class RunPage:
 def _arrows(keys: Any) -> str:
     arrows = (("accelerate", "↑"), ("brake", "↓"), ("left", "←"), ("right", "→"))
     return "".join(arrow for name, arrow in arrows if getattr(keys, name)) or "·"
-
-
-def _compact(car: LiveCar) -> list[Any]:
-    """Return collector, game, map, track, x, z, m/s, ms, metres, explores, gas, brake, steer, gear, age in s."""
-    x_m, _, z_m = car.position
-    where = [car.collector, car.game, car.map_name, car.track, round(x_m, 1), round(z_m, 1), round(car.speed_mps, 1)]
-    race = [car.race_time_ms, round(car.meters_advanced, 1), int(car.is_explo)]
-    return [*where, *race, int(car.gas), int(car.brake), round(car.steer, 2), car.gear, round(car.age_s, 1)]

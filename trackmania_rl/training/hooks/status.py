@@ -1,4 +1,4 @@
-"""The state of a run in the terminal's view and in the run log."""
+"""The state of a run in the terminal's view, and its races and status in the run log."""
 
 from __future__ import annotations
 
@@ -51,6 +51,23 @@ class ShowInTerminal(Hook):
     def end(self) -> None:
         log.info("the training ends: the last checkpoint is written, the collectors stop")
         self._view.try_to_show(self.run.statistics)
+
+
+class WriteRaces(Hook):
+    """Writes each race to the run log."""
+
+    @override
+    def begin(self) -> None:
+        """Mark races after the run's checkpoint as undone. Raise `UserError` if the log cannot be written."""
+        n_undone = self.run.run_log.undo_after(self.run.statistics.frames_total)
+        if n_undone > 0:
+            log.info("%d races that came after the checkpoint are undone", n_undone)
+
+    @override
+    def on_race(self, race: Race) -> None:
+        statistics = self.run.statistics
+        with self.run.surviving_disk():
+            self.run.run_log.write(race.facts, statistics.frames_total, statistics.training_s)
 
 
 class WriteStatus(Hook):

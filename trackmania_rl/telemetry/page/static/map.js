@@ -187,7 +187,7 @@ function drawRace(race, time) {
 
 function drawCars() {
   let shown = 0;
-  for (const [collector, game, map, track, x, z, , , , isExplored, , , , , age] of store.cars) {
+  for (const { collector, game, map_name: map, track, position: [x, , z], is_explo: isExplored, age_s: age } of store.cars) {
     if (age > CAR_IS_OLD_S || (map !== shape.name && track !== shape.name)) continue;
     shown++;
     const colour = isExplored ? "#6ea8fe" : "#f5b14c";
@@ -215,7 +215,7 @@ function disc(x, y, radius) {
 }
 
 on("cars", () => {
-  for (const [collector, game, , , x, z] of store.cars) {
+  for (const { collector, game, position: [x, , z] } of store.cars) {
     const key = `${collector}:${game}`;
     const trail = trails.get(key) ?? [];
     trail.push([x, z]);

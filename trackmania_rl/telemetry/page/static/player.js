@@ -197,7 +197,7 @@ function noPicture(text) {
 let gamesShown = "";
 
 function showChoices() {
-  const games = [...new Set(store.cars.map(([collector, game]) => `${collector}:${game}`))];
+  const games = [...new Set(store.cars.map(({ collector, game }) => `${collector}:${game}`))];
   const records = store.files.best_runs;
   const stamp = games.join() + "|" + records.map(({ name }) => name).join();
   if (stamp === gamesShown) return;
