@@ -28,8 +28,8 @@ RATE_WINDOW_S = 30.0
 SAMPLE_INTERVAL_S = 1.0
 
 
-class RecentRace(NamedTuple):
-    """Newest race of a map and kind; the time is None if it was not finished."""
+class Result(NamedTuple):
+    """Result of a race; the time is None if it was not finished."""
 
     time_ms: int | None
     meters: float
@@ -84,7 +84,7 @@ class RaceHistory:
     furthest_m: float = 0.0
     progress_unit: str = "m"
     best_checkpoints_ms: list[int] = field(default_factory=list)
-    recent: deque[RecentRace] = field(default_factory=lambda: deque(maxlen=RECENT_RACES))
+    recent: deque[Result] = field(default_factory=lambda: deque(maxlen=RECENT_RACES))
     returns: Returns = field(default_factory=Returns)
 
     def add(self, race: RaceFacts) -> bool:
@@ -94,7 +94,7 @@ class RaceHistory:
         self.progress_unit = race.progress_unit
         self.furthest_m = race.meters if self.n_races == 1 else max(self.furthest_m, race.meters)
         time_ms = race.race_time_ms if race.race_finished else None
-        self.recent.append(RecentRace(time_ms, race.meters, race.n_actions, list(race.checkpoint_times_ms)))
+        self.recent.append(Result(time_ms, race.meters, race.n_actions, list(race.checkpoint_times_ms)))
         if time_ms is None:
             return False
         self.n_finished += 1
@@ -185,7 +185,7 @@ class RaceHistory:
         """Load a history."""
         for name in _HISTORY:
             setattr(self, name, state[name])
-        self.recent = deque((RecentRace(*race) for race in state["recent"]), maxlen=RECENT_RACES)
+        self.recent = deque((Result(*race) for race in state["recent"]), maxlen=RECENT_RACES)
         self.returns.load_state_dict(state["returns"])
 
 

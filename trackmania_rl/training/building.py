@@ -25,7 +25,7 @@ from trackmania_rl.training.hooks.datasets import LearnFromDataSets
 from trackmania_rl.training.hooks.figures import LearningFigures, WriteFigures
 from trackmania_rl.training.hooks.hook import Hook, RunContext
 from trackmania_rl.training.hooks.recordings import DrawDiagnostics, RecordEvaluations
-from trackmania_rl.training.hooks.status import ProfileRounds, ShowInTerminal, WriteRaces, WriteStatus
+from trackmania_rl.training.hooks.status import ProfileRounds, ShowInTerminal, WriteLog, WriteStatus
 from trackmania_rl.training.updates import (
     NumbersWatch,
     PartialResets,
@@ -134,7 +134,7 @@ def begin_run(
     run.figures = WriteFigures(learning, in_order)
     checkpoints = SaveCheckpoints(weights_from, accepted_changes)
     in_order += [
-        WriteRaces(),
+        WriteLog(),
         KeepRecords(),
         *([LearnFromDataSets(datasets)] if datasets else []),
         learning,

@@ -53,7 +53,7 @@ class ShowInTerminal(Hook):
         self._view.try_to_show(self.run.statistics)
 
 
-class WriteRaces(Hook):
+class WriteLog(Hook):
     """Writes each race to the run log."""
 
     @override
@@ -114,7 +114,7 @@ class WriteStatus(Hook):
             self._write(self._status.model_copy(update=stamps))
 
     def _write(self, status: RunStatus) -> None:
-        with contextlib.suppress(OSError):  # `WriteRaces` logs it
+        with contextlib.suppress(OSError):  # `WriteLog` logs it
             self.run.run_log.write_status(status.model_dump_json())
 
     def _stamp_progress(self) -> None:
