@@ -228,6 +228,19 @@ def test_on_policy_agents_learn_from_what_their_actors_did(loss, is_analog, sett
     assert (actions[:, 0] > 0.5).all() if is_analog else (actions == 4).all()
 
 
+@pytest.mark.parametrize("loss", ON_POLICY)
+def test_on_policy_networks_begin_orthogonal_and_choose_all_actions_alike(loss, settings):
+    spaces = spaces_for(loss, is_analog=False)
+    actor = TorchRLAgent(settings, spaces, SeedTree(1), loss=loss).make_network()
+    first, *_, last = (module for module in actor.modules() if isinstance(module, torch.nn.Linear))
+    narrow = min(first.weight.shape)
+    product = first.weight @ first.weight.T if first.weight.shape[0] == narrow else first.weight.T @ first.weight
+    torch.testing.assert_close(product, 2 * torch.eye(narrow), atol=1e-5, rtol=1e-5)
+    assert not any(isinstance(module, torch.nn.ReLU) for module in actor.modules())
+    assert last.weight.abs().max() < 0.01
+    assert not last.bias.any()
+
+
 @pytest.mark.parametrize("loss", [SACLoss, torchrl_agent.DQNLoss, torchrl_agent.ClipPPOLoss, torchrl_agent.DDPGLoss])
 def test_observations_are_normalized_by_their_running_figures(loss, settings):
     spaces = spaces_for(loss)

@@ -8,6 +8,7 @@ Shapes: B batch, S frames, H and W the image's size, F floats, A actions to choo
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -37,13 +38,15 @@ class Role:
     n_outputs: int
     n_action_numbers: int = 0  # D of the action that a critic reads; 0 for none
     is_renormalized: bool = False  # whether layers should be normalized over the batch (CrossQ)
+    is_on_policy: bool = False  # of PPO and A2C
 
 
 class StateNetwork(nn.Module):
     """Perceptron of a state, and of the action if its role has one.
 
     Both hidden layers are `float_hidden_dim` wide; if `is_renormalized`, they are normalized over the batch (CrossQ,
-    Bhatt et al. 2024, arXiv:1902.05605).
+    Bhatt et al. 2024, arXiv:1902.05605). If `is_on_policy`, they have tanh and orthogonal weights, and an actor begins
+    with nearly equal probabilities (Andrychowicz et al. 2021, arXiv:2006.05990).
     """
 
     float_mean: Tensor
@@ -64,10 +67,15 @@ class StateNetwork(nn.Module):
             in_features=n_features,
             out_features=role.n_outputs,
             num_cells=[width, width],
-            activation_class=nn.ReLU,
+            activation_class=nn.Tanh if role.is_on_policy else nn.ReLU,
             norm_class=BatchRenorm1d if role.is_renormalized else None,
             norm_kwargs=renormalized if role.is_renormalized else None,
         )
+        if role.is_on_policy:
+            *hidden, last = (layer for layer in self.mlp if isinstance(layer, nn.Linear))
+            for layer in hidden:
+                _initialize(layer, gain=math.sqrt(2))
+            _initialize(last, gain=0.01 if role.name == "actor" else 1.0)
 
     def forward(self, floats: Tensor, *others: Tensor) -> Tensor:
         """Compute the outputs (B, n_outputs) of floats (B, F), not normalized, the image and the action, if read."""
@@ -76,6 +84,12 @@ class StateNetwork(nn.Module):
             img, *others = others  # type: ignore[assignment]
             parts.append(image_features(self.img_head, img))
         return self.mlp(torch.cat((*parts, *others), dim=-1))  # type: ignore[no-any-return]
+
+
+def _initialize(layer: nn.Linear, gain: float) -> None:
+    """Draw orthogonal weights, and set the bias to 0."""
+    nn.init.orthogonal_(layer.weight, gain)
+    nn.init.zeros_(layer.bias)
 
 
 def state_network(settings: AgentSettings, spaces: Spaces, role: Role) -> nn.Module:
@@ -156,10 +170,10 @@ def action_spec(space: Box) -> Bounded:
     return Bounded(low=torch.from_numpy(space.low), high=torch.from_numpy(space.high), shape=space.shape)
 
 
-def gaussian_actor(settings: AgentSettings, spaces: Spaces) -> ProbabilisticActor:
+def gaussian_actor(settings: AgentSettings, spaces: Spaces, *, is_on_policy: bool = False) -> ProbabilisticActor:
     """Make an actor that draws actions (B, D) from a Gaussian, squashed to the bounds (Haarnoja et al. 2018)."""
     assert isinstance(spaces.action, Box)
-    network = state_network(settings, spaces, Role("actor", 2 * spaces.action_shape[0]))
+    network = state_network(settings, spaces, Role("actor", 2 * spaces.action_shape[0], is_on_policy=is_on_policy))
     module = TensorDictSequential(
         TensorDictModule(network, in_keys=state_keys(spaces), out_keys=["numbers"]),
         TensorDictModule(NormalParamExtractor(), in_keys=["numbers"], out_keys=["loc", "scale"]),
@@ -185,18 +199,19 @@ def deterministic_actor(settings: AgentSettings, spaces: Spaces) -> TensorDictSe
     )
 
 
-def categorical_actor(settings: AgentSettings, spaces: Spaces) -> ProbabilisticActor:
+def categorical_actor(settings: AgentSettings, spaces: Spaces, *, is_on_policy: bool = False) -> ProbabilisticActor:
     """Make an actor that draws one of A actions, (B,) int64."""
-    network = state_network(settings, spaces, Role("actor", spaces.n_values))
+    network = state_network(settings, spaces, Role("actor", spaces.n_values, is_on_policy=is_on_policy))
     module = TensorDictModule(network, in_keys=state_keys(spaces), out_keys=["logits"])
     return ProbabilisticActor(
         module, in_keys=["logits"], distribution_class=torch.distributions.Categorical, return_log_prob=True
     )
 
 
-def stochastic_actor(settings: AgentSettings, spaces: Spaces) -> ProbabilisticActor:
-    """Make a Gaussian or a categorical actor."""
-    return (gaussian_actor if isinstance(spaces.action, Box) else categorical_actor)(settings, spaces)
+def on_policy_actor(settings: AgentSettings, spaces: Spaces) -> ProbabilisticActor:
+    """Make a Gaussian or a categorical actor of PPO or A2C."""
+    make = gaussian_actor if isinstance(spaces.action, Box) else categorical_actor
+    return make(settings, spaces, is_on_policy=True)
 
 
 def greedy_actor(settings: AgentSettings, spaces: Spaces) -> QValueActor:
@@ -217,6 +232,7 @@ def values_of_actions(settings: AgentSettings, spaces: Spaces, out_key: str) -> 
     return TensorDictModule(network, in_keys=state_keys(spaces), out_keys=[out_key])
 
 
-def value_of_state(settings: AgentSettings, spaces: Spaces) -> ValueOperator:
+def value_of_state(settings: AgentSettings, spaces: Spaces, *, is_on_policy: bool = False) -> ValueOperator:
     """Make a value network (B, 1)."""
-    return ValueOperator(state_network(settings, spaces, Role("value", 1)), in_keys=state_keys(spaces))
+    network = state_network(settings, spaces, Role("value", 1, is_on_policy=is_on_policy))
+    return ValueOperator(network, in_keys=state_keys(spaces))

@@ -55,6 +55,7 @@ from trackmania_rl.settings import AgentSettings, ExplorationSettings, Settings,
 MakeNetwork = Callable[[AgentSettings, Spaces], TensorDictModuleBase]
 
 _q_of_actions: Final = functools.partial(actor_critic.values_of_actions, out_key="action_value")
+_value_on_policy: Final = functools.partial(actor_critic.value_of_state, is_on_policy=True)
 _q_of_actions_iql: Final = functools.partial(actor_critic.values_of_actions, out_key="state_action_value")
 NETWORKS: Final[Mapping[type[LossModule], Mapping[str, MakeNetwork]]] = {
     SACLoss: {"actor_network": actor_critic.gaussian_actor, "qvalue_network": actor_critic.value_of_action},
@@ -77,8 +78,8 @@ NETWORKS: Final[Mapping[type[LossModule], Mapping[str, MakeNetwork]]] = {
         "value_network": actor_critic.value_of_state,
     },
     DQNLoss: {"value_network": actor_critic.greedy_actor},
-    ClipPPOLoss: {"actor_network": actor_critic.stochastic_actor, "critic_network": actor_critic.value_of_state},
-    A2CLoss: {"actor_network": actor_critic.stochastic_actor, "critic_network": actor_critic.value_of_state},
+    ClipPPOLoss: {"actor_network": actor_critic.on_policy_actor, "critic_network": _value_on_policy},
+    A2CLoss: {"actor_network": actor_critic.on_policy_actor, "critic_network": _value_on_policy},
 }
 """Networks of each loss, by the names of its arguments; the first is the actor."""
 FOR_NUMBERS: Final = (SACLoss, REDQLoss, CrossQLoss, TD3Loss, DDPGLoss, IQLLoss)
