@@ -28,7 +28,7 @@ from trackmania_rl.channels import over_grpc, remote
 from trackmania_rl.channels import workers_pb2 as pb
 from trackmania_rl.channels.heartbeat import Heartbeat
 from trackmania_rl.channels.over_grpc import MessageError, WorkerAccess, decode_race, digest_of, encode_race
-from trackmania_rl.channels.remote import LearnerAddress, Machine, RemoteRolloutSink, RemoteRunState
+from trackmania_rl.channels.remote import LearnerAddress, RemoteRolloutSink, RemoteRunState, WorkerSide
 from trackmania_rl.channels.rollouts import RolloutBounds, Rollouts, make_stop_flag
 from trackmania_rl.channels.run_state import (
     NO_WEIGHTS,
@@ -277,7 +277,7 @@ class Player:
 
     def __init__(self, address, settings, name=WORKER, token=TOKEN_TEXT, certificate=None):
         read_settings = WorkerConfig(SHIPPED_FOLDER, UserSettings()).settings_of
-        self.machine = Machine(read_settings, FACTS, SHIPPED_FOLDER / "maps", packed(network_of(0.0)).numel())
+        self.machine = WorkerSide(read_settings, FACTS, SHIPPED_FOLDER / "maps", packed(network_of(0.0)).numel())
         self.heartbeat, self.stop = multiprocessing.RawValue(Heartbeat), make_stop_flag()
         server = LearnerAddress(address, token, certificate)
         self.state = RemoteRunState(server, name, self.machine, settings, self.heartbeat, self.stop)

@@ -9,7 +9,7 @@ from trackmania_rl.telemetry.run_status import RunStatus
 def status_of(**changes):
     values = {
         "is_over": False,
-        "told_at_s": 1000.0,
+        "timestamp_s": 1000.0,
         "ticked_at_s": 990.0,
         "raced_at_s": 980.0,
         "saved_at_s": None,

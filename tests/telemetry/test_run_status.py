@@ -32,8 +32,8 @@ def test_the_newest_status_is_read(tmp_path):
     [
         ({}, None),
         ({"is_over": True}, "has ended"),
-        ({"told_at_s": 1020.0}, "restarted since the last status"),
-        ({"told_at_s": 940.0}, "no status for 70 s"),
+        ({"timestamp_s": 1020.0}, "restarted since the last status"),
+        ({"timestamp_s": 940.0}, "no status for 70 s"),
         ({"ticked_at_s": 100.0}, "no progress for 910 s"),
     ],
 )

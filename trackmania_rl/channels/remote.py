@@ -155,7 +155,7 @@ def progress_of(text: str) -> CollectorProgress:
 
 
 @dataclass(frozen=True)
-class Machine:
+class WorkerSide:
     """Facts of a worker's machine about its learner's run, picklable.
 
     Attributes:
@@ -216,7 +216,7 @@ class RemoteRunState(RunState):
         self,
         learner: LearnerAddress,
         collector: str,
-        machine: Machine,
+        machine: WorkerSide,
         settings: Settings,
         heartbeat: Heartbeat,
         stop: Any,
@@ -517,7 +517,7 @@ class RemoteChannels:
     """
 
     def __init__(
-        self, learner: LearnerAddress, collector: str, machine: Machine, settings: Settings, bounds: RolloutBounds
+        self, learner: LearnerAddress, collector: str, machine: WorkerSide, settings: Settings, bounds: RolloutBounds
     ) -> None:
         self.settings = settings
         self._arguments = learner, collector, machine, settings

@@ -22,10 +22,11 @@ from trackmania_rl.games.envs import ANALOG_RACE_ID, RACE_ID
 from trackmania_rl.games.envs.env_races import TRAINER
 from trackmania_rl.settings import DRIVER_SETTINGS, GameSettings, NamedPart, ObservationSettings, Settings
 from trackmania_rl.settings.game import RACES
+from trackmania_rl.settings.groups import MACHINE_SETTINGS
 
 GROUPS_OF_AN_ENVIRONMENT: Final = ("game", "observation", "reward")
 """Groups of settings of `TrackMania/Race-v0`."""
-OF_MACHINES: Final = {"n_collectors", "games_per_collector", "base_tmi_port", "demonstrations"}
+OTHERS: Final = MACHINE_SETTINGS - {"maps_folder"} | {"games_per_collector"}
 """Settings of these groups that do not belong to an environment."""
 MEANING: Final = sorted(
     DRIVER_SETTINGS
@@ -144,7 +145,7 @@ def _is_like(given: Space[Any], wanted: Space[Any]) -> bool:
 def _values(settings: Settings) -> dict[str, Any]:
     """Return the settings of an environment by name, in JSON's types and without folders of this machine's user."""
     values = settings.model_dump(mode="json", include=set(GROUPS_OF_AN_ENVIRONMENT))
-    flat = {name: value for group in values.values() for name, value in group.items() if name not in OF_MACHINES}
+    flat = {name: value for group in values.values() for name, value in group.items() if name not in OTHERS}
     without_folders: dict[str, Any] = without_whole_paths(flat)
     if not Path(flat["maps_folder"]).is_relative_to(Path("~").expanduser()):
         without_folders["maps_folder"] = flat["maps_folder"]  # so that the environment is made again on this machine

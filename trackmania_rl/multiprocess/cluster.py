@@ -253,7 +253,7 @@ class WorkerJob(Job):
             self._answer = self._actor.wait.remote(BEAT_EVERY_S).future()
         silence_s = self._serving.run.settings.run.collector_silence_s
         limits = Limits(silence_s, math.inf, math.inf, math.inf)
-        how = self._watch.look(self._heartbeat, 0.0, passed_s, limits)
+        how = self._watch.check(self._heartbeat, 0.0, passed_s, limits)
         return how and f"{how} and is killed with its games"
 
     def _reason(self, error: BaseException | None) -> str:

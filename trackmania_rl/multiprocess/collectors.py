@@ -186,7 +186,7 @@ class CollectorJob(Job):
         if self.process.is_alive():
             limits = limits_of_collectors(self._channels.settings)
             heartbeat = self._channels.heartbeat(self._index)
-            how = self._watch.look(heartbeat, self.n_delivered, passed_s, limits)
+            how = self._watch.check(heartbeat, self.n_delivered, passed_s, limits)
             return how and f"{how} and is killed with its games"
         if self.process.exitcode == UNGUARDED:
             raise SystemExit(

@@ -41,7 +41,7 @@ class HangWatch:
         self._beat_at_s = self._progress = 0.0
         self._silent_s = self._stalled_s = 0.0
 
-    def look(self, heartbeat: Heartbeat, progress: float, passed_s: float, limits: Limits) -> str | None:
+    def check(self, heartbeat: Heartbeat, progress: float, passed_s: float, limits: Limits) -> str | None:
         """Describe the hang; return None without one.
 
         Args:
@@ -134,11 +134,11 @@ class Supervisor(Generic[AJob]):
         self._posts = [_Post(job) for job in jobs]
         self._policy = policy
         self._say = say
-        self._last_look_s = time.monotonic()
+        self._last_check_s = time.monotonic()
 
     def start(self) -> None:
         """Start every job."""
-        self._last_look_s = time.monotonic()
+        self._last_check_s = time.monotonic()
         for post in self._posts:
             self._start(post)
 
@@ -149,7 +149,7 @@ class Supervisor(Generic[AJob]):
             KeepsFailingError: if every job has failed too often. Until then all are restarted.
         """
         now_s = time.monotonic()
-        passed_s, self._last_look_s = now_s - self._last_look_s, now_s
+        passed_s, self._last_check_s = now_s - self._last_check_s, now_s
         for post in self._posts:
             if post.restart_at_s is None:
                 how = post.job.failure(passed_s)

@@ -16,7 +16,7 @@ import uuid
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 from urllib.parse import urlsplit
 
 import grpc
@@ -31,8 +31,8 @@ from trackmania_rl.channels.remote import (
     ANSWERS_WITHIN_S,
     RETRY_S,
     LearnerAddress,
-    Machine,
     RemoteChannels,
+    WorkerSide,
     details_of,
     log_away,
     progress_of,
@@ -46,15 +46,12 @@ from trackmania_rl.games.race_games import MakeGamesBuilder, make_games_builder
 from trackmania_rl.multiprocess.collectors import CollectorSetup, CollectorSupervisor
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import Settings, UserSettings
-from trackmania_rl.settings.groups import DEFAULTS
+from trackmania_rl.settings.groups import DEFAULTS, MACHINE_SETTINGS
 from trackmania_rl.settings.loading import parse_override
 from trackmania_rl.tmi_interaction.launchers.plugin_files import put_plugin_in_place
 from trackmania_rl.training.demonstrations import Demonstration
 
 log = logging.getLogger(__name__)
-
-OF_MACHINE: Final = ("n_collectors", "maps_folder", "base_tmi_port", "demonstrations", "offline")
-"""Settings that a worker does not take from its learner."""
 
 
 def check_learner(learner: LearnerAddress) -> Iterator[Finding]:
@@ -95,7 +92,7 @@ class WorkerConfig:
         Raises:
             UserError: if they are not valid here, or name code that neither ships nor is allowed.
         """
-        own = {name: DEFAULTS[name] for name in OF_MACHINE}
+        own = {name: DEFAULTS[name] for name in MACHINE_SETTINGS}
         own |= dict(map(parse_override, self.overrides))
         try:
             values: Any = {**run, "user": self.user.model_dump()}
@@ -184,7 +181,7 @@ class Worker:
         spaces = config.games(settings).spaces
         network = config.agent(settings, spaces, SeedTree(settings.run.seed)).make_network()
         maps_folder = config.maps_folder(settings)
-        machine = Machine(
+        machine = WorkerSide(
             read_settings=config.settings_of,
             facts=over_grpc.fingerprint(settings, spaces, network, maps_folder),
             maps_folder=maps_folder,

@@ -11,6 +11,7 @@ from trackmania_rl.settings.values import (
     FileName,
     Fraction,
     Group,
+    Machine,
     Meaning,
     Milliseconds,
     NonNegativeInt,
@@ -113,20 +114,20 @@ class GameSettings(Group):
     """Place of the simulated game: in the collectors, or in programs reached by sockets."""
     games_are_kept: Restart[bool] = False
     """Connect to games that scripts/keep_games.py keeps, in place of starting them: docs/other_machines.rst."""
-    n_collectors: Restart[NonNegativeInt] = 1
+    n_collectors: Machine[NonNegativeInt] = 1
     """Number of collector processes. With 0 the learner has only the data sets in offline."""
     games_per_collector: Restart[Annotated[int, Field(ge=1, le=1024)]] = 8
     """Games that each collector plays at the same time; 1 is safe for the real game: docs/collectors.rst."""
-    base_tmi_port: Restart[Port] = 8478
+    base_tmi_port: Machine[Port] = 8478
     """First TCP port of the game instances; each takes one more. All must be free."""
-    maps_folder: Restart[str] = "maps"
+    maps_folder: Machine[str] = "maps"
     """Folder of tracks and reference lines; a relative path starts at the project's folder."""
     map_cycle: Meaning[Annotated[tuple[MapEntry, ...], Field(min_length=1)]] = (
         MapEntry.model_validate(VALLEY | {"is_explo": True, "fill_buffer": True, "repeat": 4}),
         MapEntry.model_validate(VALLEY | {"is_explo": False, "fill_buffer": True}),
     )
     """Races in order, over and over: map or generator, exploration, whether it is learned from, repetitions."""
-    demonstrations: Restart[tuple[DemonstrationEntry, ...]] = ()
+    demonstrations: Machine[tuple[DemonstrationEntry, ...]] = ()
     """Races that a new run drives first, from inputs files or .Replay.Gbx: docs/datasets.rst."""
     running_speed: Annotated[float, Field(gt=0, le=1e6), Unit("x real time")] = 1000.0
     """Game speed during a race. As fast as possible is 1000 (in the simulated game 50)."""

@@ -17,6 +17,7 @@ from trackmania_rl.settings.values import (
     LAST_PORT,
     MEANING,
     OF_DRIVER,
+    OF_MACHINE,
     OF_MEMORY,
     RESTART,
     Actions,
@@ -227,7 +228,7 @@ class ReplaySettings(Group):
     """Added to the error of a transition for its priority."""
     transforms: Stored[Parts] = ()
     """torchrl transforms of sampled batches, such as augmentations (examples/image_shifts.py)."""
-    offline: Stored[Texts] = ()
+    offline: Annotated[Stored[Texts], OF_MACHINE] = ()
     """Minari data sets to learn from, by id or folder; alone, if n_collectors = 0: docs/datasets.rst."""
 
 
@@ -511,5 +512,7 @@ DRIVER_SETTINGS: Final = _marked(OF_DRIVER)
 """Settings that define a network, its inputs and outputs. A driver's file holds these and no others."""
 SHAPING_SETTINGS: Final = DRIVER_SETTINGS | _marked(OF_MEMORY)
 """Settings that shape networks and replay memory."""
+MACHINE_SETTINGS: Final = _marked(OF_MACHINE)
+"""Settings of one machine. A worker does not take them from its learner."""
 MEANING_SETTINGS: Final = _marked(MEANING)
 """Settings that change the meaning of a network's values."""

@@ -93,8 +93,11 @@ OF_MEMORY: Final = "memory"
 """Mark of a setting that shapes the replay memory."""
 MEANING: Final = "meaning"
 """Mark of a setting whose change gives another meaning to what a network has learned."""
+OF_MACHINE: Final = "machine"
+"""Mark of a setting of one machine, such as a port or a folder. Other machines that play for a run have their own."""
 T = TypeVar("T")
 Restart = Annotated[T, RESTART]
+Machine = Annotated[T, RESTART, OF_MACHINE]
 Meaning = Annotated[T, MEANING]
 Driver = Annotated[T, RESTART, OF_DRIVER, MEANING]
 Shape = Annotated[T, RESTART, OF_DRIVER]

@@ -17,7 +17,7 @@ class RunStatus(BaseModel):
 
     Attributes:
         is_over: whether the training has ended in order.
-        told_at_s: time of this record; `silence_s` is its timeout.
+        timestamp_s: time of this record; `silence_s` is its timeout.
         ticked_at_s: newest pass of the training loop; `stall_s` is its timeout.
         raced_at_s: newest race; None before the first one of the session.
         saved_at_s: newest checkpoint; None before the first one.
@@ -29,7 +29,7 @@ class RunStatus(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     is_over: bool
-    told_at_s: float = 0.0
+    timestamp_s: float = 0.0
     ticked_at_s: float = 0.0
     raced_at_s: float | None = None
     saved_at_s: float | None = None
@@ -43,7 +43,7 @@ class RunStatus(BaseModel):
         """Return why the training is not healthy; None if it is."""
         if self.is_over:
             return "the training has ended"
-        silent_s, stalled_s = now_s - self.told_at_s, now_s - self.ticked_at_s
+        silent_s, stalled_s = now_s - self.timestamp_s, now_s - self.ticked_at_s
         if silent_s < 0:  # the clock began anew
             return "the machine was restarted since the last status"
         if silent_s > self.silence_s:

@@ -153,7 +153,7 @@ def test_a_page_for_other_machines_needs_its_token_everywhere(page):
 
 def _tell(run, **changes):
     now_s = time.monotonic()
-    times = {"told_at_s": now_s, "ticked_at_s": now_s - 2.0, "raced_at_s": now_s - 3.0}
+    times = {"timestamp_s": now_s, "ticked_at_s": now_s - 2.0, "raced_at_s": now_s - 3.0}
     figures = {"frames_total": 12_345.0, "collectors_alive": 2.0, "collector_restarts_total": 7.0}
     losses = {"loss": 0.5, 'odd"name\\': 1.5}
     status = status_of(**{**times, "figures": figures, "losses": losses, **changes})
@@ -173,7 +173,7 @@ def test_health_is_200_while_the_training_beats_and_503_otherwise(client, run):
     assert (said["ok"], said["run"], said["collectors_alive"]) == (True, "tested", 2.0)
     assert said["seconds_since_race"] == pytest.approx(3.0, abs=2.0)
     assert "seconds_since_checkpoint" not in said
-    _tell(run, told_at_s=time.monotonic() - 61.0)
+    _tell(run, timestamp_s=time.monotonic() - 61.0)
     answer = client.get("/healthz")
     assert answer.status_code == 503
     assert answer.json()["problem"].startswith("no status for 6")

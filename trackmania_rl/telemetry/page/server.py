@@ -319,7 +319,7 @@ class _RunMetrics(Collector):
 
 def _ages_s(status: RunStatus, now_s: float) -> dict[str, float]:
     at_s = {
-        "heartbeat": status.told_at_s,
+        "heartbeat": status.timestamp_s,
         "progress": status.ticked_at_s,
         "race": status.raced_at_s,
         "checkpoint": status.saved_at_s,

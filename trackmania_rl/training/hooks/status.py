@@ -110,7 +110,7 @@ class WriteStatus(Hook):
             assert self._status is not None
             heartbeat = self.run.heartbeat
             heartbeat.beat()
-            stamps = {"told_at_s": heartbeat.at_s, "ticked_at_s": heartbeat.progress_at_s}
+            stamps = {"timestamp_s": heartbeat.at_s, "ticked_at_s": heartbeat.progress_at_s}
             self._write(self._status.model_copy(update=stamps))
 
     def _write(self, status: RunStatus) -> None:
@@ -128,7 +128,7 @@ class WriteStatus(Hook):
         losses = [(name, value) for name, value in statistics.last_metrics.items() if math.isfinite(value)]
         return RunStatus(
             is_over=is_over,
-            told_at_s=now_s,
+            timestamp_s=now_s,
             ticked_at_s=self.run.heartbeat.progress_at_s,
             raced_at_s=self._raced_at_s,
             saved_at_s=None if saved_s is None else now_s - (statistics.elapsed_s - saved_s),
