@@ -20,7 +20,7 @@ from torchrl.data import Bounded
 from torchrl.modules import MLP, ProbabilisticActor, QValueActor, TanhNormal, ValueOperator
 from torchrl.modules.models.batchrenorm import BatchRenorm1d
 
-from trackmania_rl.agents.networks import convolutions, image_features
+from trackmania_rl.agents.networks import convolutions, image_features, initialize_layer
 from trackmania_rl.parts import make_part
 from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.settings import AgentSettings
@@ -74,8 +74,8 @@ class StateNetwork(nn.Module):
         if role.is_on_policy:
             *hidden, last = (layer for layer in self.mlp if isinstance(layer, nn.Linear))
             for layer in hidden:
-                _initialize(layer, gain=math.sqrt(2))
-            _initialize(last, gain=0.01 if role.name == "actor" else 1.0)
+                initialize_layer(layer, gain=math.sqrt(2))
+            initialize_layer(last, gain=0.01 if role.name == "actor" else 1.0)
 
     def forward(self, floats: Tensor, *others: Tensor) -> Tensor:
         """Compute the outputs (B, n_outputs) of floats (B, F), not normalized, the image and the action, if read."""
@@ -84,12 +84,6 @@ class StateNetwork(nn.Module):
             img, *others = others  # type: ignore[assignment]
             parts.append(image_features(self.img_head, img))
         return self.mlp(torch.cat((*parts, *others), dim=-1))  # type: ignore[no-any-return]
-
-
-def _initialize(layer: nn.Linear, gain: float) -> None:
-    """Draw orthogonal weights, and set the bias to 0."""
-    nn.init.orthogonal_(layer.weight, gain)
-    nn.init.zeros_(layer.bias)
 
 
 def state_network(settings: AgentSettings, spaces: Spaces, role: Role) -> nn.Module:

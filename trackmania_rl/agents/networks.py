@@ -31,6 +31,13 @@ class Sizes:
     waves: Sequence[tuple[int, float]] = ()  # (float's index, wavelength in its unit) pairs for `FourierFeatures`
 
 
+def initialize_layer(layer: nn.Conv2d | nn.Linear, gain: float, generator: torch.Generator | None = None) -> None:
+    """Draw orthogonal weights, from torch's global generator by default, and set the bias to 0."""
+    nn.init.orthogonal_(layer.weight, gain, generator)
+    if layer.bias is not None:
+        nn.init.zeros_(layer.bias)
+
+
 class QuantileNetwork(nn.Module):
     """Base class of networks that return quantiles of returns; subclasses implement `forward`.
 
@@ -70,9 +77,7 @@ class QuantileNetwork(nn.Module):
         gain = nn.init.calculate_gain("leaky_relu", LEAKY_RELU_SLOPE)
         for layer in self.modules():
             if isinstance(layer, nn.Conv2d | nn.Linear):
-                nn.init.orthogonal_(layer.weight, gain * self.gain_of(layer), generator)
-                if layer.bias is not None:
-                    nn.init.zeros_(layer.bias)
+                initialize_layer(layer, gain * self.gain_of(layer), generator)
             if isinstance(layer, nn.LayerNorm):
                 layer.reset_parameters()
 

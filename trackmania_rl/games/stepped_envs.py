@@ -19,7 +19,7 @@ from typing_extensions import override
 from trackmania_rl.errors import UserError, one_line
 from trackmania_rl.games.protocol import FramesRoom, GameIds, Games, Motion, Received
 from trackmania_rl.race.actions import BatchDecision
-from trackmania_rl.race.race import POINTS, TERMINATED, Race, RaceFacts, first_value_of
+from trackmania_rl.race.race import POINTS, TERMINATED, Race, RaceFacts, highest_value
 from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.race.views import Views
 from trackmania_rl.settings import GameSettings, MapEntry
@@ -202,7 +202,7 @@ class SteppedEnvs(Games):
             meters=float(sum(episode.rewards)),
             progress_unit=POINTS,
             fraction_greedy=float(np.mean(episode.is_greedy)),
-            first_value=first_value_of(np.array(episode.q_values)),
+            first_value=highest_value(episode.q_values[0]),
         )
 
 

@@ -182,9 +182,9 @@ class RaceFacts(BaseModel):
         return {**known, **timings, **self.figures}
 
 
-def first_value_of(q_values: npt.NDArray[np.float32]) -> float | None:
-    """Return the highest value of the first state of q_values (T, A); None from an agent without values."""
-    value = float(q_values[0].max())
+def highest_value(q_values: npt.NDArray[np.float32]) -> float | None:
+    """Return the highest value (A,) of a state; None from an agent without values."""
+    value = float(q_values.max())
     return value if math.isfinite(value) else None
 
 

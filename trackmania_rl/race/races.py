@@ -29,7 +29,7 @@ from trackmania_rl.race.observation_kernel import (
     cutoff_rules,
     observe,
 )
-from trackmania_rl.race.race import Race, RaceFacts, first_value_of
+from trackmania_rl.race.race import Race, RaceFacts, highest_value
 from trackmania_rl.race.road import KnownRoad
 from trackmania_rl.race.spaces import race_views
 from trackmania_rl.race.zones import VirtualCheckpoints
@@ -364,7 +364,7 @@ class Races:
             checkpoint_times_ms=checkpoint_times_ms,
             mean_speed_m_s=float(columns.speed_m_s[:-1].mean()),
             fraction_greedy=float(columns.is_greedy.mean()),
-            first_value=first_value_of(columns.q_values),
+            first_value=highest_value(columns.q_values[0]),
             timings_ms={
                 name.removesuffix("_s"): 1000.0 * spent_s / n_actions for name, spent_s in vars(timings).items()
             },
