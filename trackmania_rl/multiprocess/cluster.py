@@ -175,7 +175,7 @@ def _said_by_probe(address: str, variables: dict[str, str]) -> str:
             if HEAD in line or REFUSED in line:
                 break
         timer.cancel()
-        child.kill()  # Ray goes on asking where it was refused
+        child.kill()  # Ray keeps asking where it was refused
     return said
 
 
