@@ -15,23 +15,22 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from rich.table import Table
 
 from benchmarks.delayed_link import link_process
 from benchmarks.training_command import FIRST_RACE_WITHIN_S, PROJECT, TrainCommand
+from examples.action_history import DropActionHistory
 from trackmania_rl.agents.builder import make_agent_builder
-from trackmania_rl.channels.over_grpc import all_columns, encode_race, half_floats
+from trackmania_rl.channels.over_grpc import HalfFloats, SampleCompressor, encode_race
 from trackmania_rl.channels.run_state import WEIGHTS_KINDS, open_channels
 from trackmania_rl.cli import command
 from trackmania_rl.games.race_games import make_games_builder
 from trackmania_rl.multiprocess.collector_process import CollectorTask, make_parts
 from trackmania_rl.race.race import Race
 from trackmania_rl.seeds import SeedTree
-from trackmania_rl.settings import load_settings
+from trackmania_rl.settings import Settings, load_settings
 from trackmania_rl.telemetry.tables import PlainConsole
 from trackmania_rl.tmi_interaction.launchers.launcher import find_free_port
 from trackmania_rl.training.collector import Collector
@@ -44,6 +43,7 @@ WITHOUT_UPDATES = {
     "cutoff_race_longer_than_ms": 20_000,  # as long as a trained driver's; an untrained one's last two seconds
 }
 PICTURE_PX = (160, 120)
+COMPRESSORS = {"half floats": HalfFloats, "without history": DropActionHistory}
 CERTIFICATE = (
     "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost -addext subjectAltName=DNS:localhost"
 )
@@ -95,10 +95,14 @@ def worker_rate(folder: Path, seconds: float, one_way_s: float) -> float:
                 worker.wait()
 
 
-def played_race(folder: Path, width_px: int, height_px: int) -> Race:
-    """Play one race of the default configuration in this process; `folder` is for tracks."""
+def settings_of_pictures(width_px: int, height_px: int) -> Settings:
+    """Return the default configuration with pictures of this size."""
     size = {"image_width_px": width_px, "image_height_px": height_px}
-    settings = load_settings(PROJECT / "config_files" / "config.py", {"games_per_collector": 1, **size})
+    return load_settings(PROJECT / "config_files" / "config.py", {"games_per_collector": 1, **size})
+
+
+def played_race(folder: Path, settings: Settings) -> Race:
+    """Play one race in this process; `folder` is for tracks."""
     builder = make_games_builder(settings)
     network = make_agent_builder(settings, builder.spaces, SeedTree(0)).make_network()
     channels = open_channels(settings, builder.spaces, dict.fromkeys(WEIGHTS_KINDS, network))
@@ -121,9 +125,9 @@ def played_race(folder: Path, width_px: int, height_px: int) -> Race:
     return race
 
 
-def bytes_per_action(race: Race, compress: Callable[[Any], Any]) -> float:
+def bytes_per_action(race: Race, compressor: SampleCompressor) -> float:
     """Return the bytes of an encoded race per action."""
-    return len(encode_race(race, 1, compress)) / race.n_actions
+    return len(encode_race(race, 1, compressor.compress)) / race.n_actions
 
 
 @command
@@ -135,17 +139,19 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=20.0, help="of each rate (default %(default)s)")
     parser.add_argument("--rounds", type=int, default=2, help="rates of each kind, in turns (default %(default)s)")
     arguments = parser.parse_args()
-    console, table = PlainConsole(), Table("bytes per action", "raw", "compressed", "half floats", "time to encode")
+    console, table = PlainConsole(), Table("bytes per action", "raw", "compressed", *COMPRESSORS, "time to encode")
     for name, size_px in (("floats", (0, 0)), ("pictures of 160 x 120", PICTURE_PX)):
+        settings = settings_of_pictures(*size_px)
         with tempfile.TemporaryDirectory() as folder:
-            race = played_race(Path(folder), *size_px)
+            race = played_race(Path(folder), settings)
         n_actions = race.n_actions
         raw = sum(getattr(column, "nbytes", 0) for column in race.columns.values()) / n_actions
         began_s = time.perf_counter()
-        compressed = bytes_per_action(race, all_columns)
+        compressed = bytes_per_action(race, SampleCompressor(settings))
         encode_us = 1e6 * (time.perf_counter() - began_s) / n_actions
-        halves = bytes_per_action(race, half_floats)
-        table.add_row(name, f"{raw:,.0f}", f"{compressed:,.0f}", f"{halves:,.0f}", f"{encode_us:.0f} µs an action")
+        smaller = [bytes_per_action(race, kind(settings)) for kind in COMPRESSORS.values()]
+        numbers = [f"{number:,.0f}" for number in (raw, compressed, *smaller)]
+        table.add_row(name, *numbers, f"{encode_us:.0f} µs an action")
     console.print(table)
     rates = Table("actions/s of two", "collectors", "workers", "share")
     with tempfile.TemporaryDirectory() as folder:

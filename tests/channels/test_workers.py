@@ -61,6 +61,10 @@ ON_LOOPBACK = WorkerAccess("127.0.0.1", 0, TOKEN_TEXT)
 WORKER = "0" * 32
 
 
+def unchanged(columns):
+    return columns
+
+
 def a_race(seed, n_actions=9, **facts):
     """A race as a collector puts it, with all kinds of values."""
     rng = np.random.default_rng(seed)
@@ -93,7 +97,7 @@ def a_race(seed, n_actions=9, **facts):
     return Race(columns, RaceFacts(**(values | facts)))
 
 
-def message_of(seed, sequence, compress=over_grpc.all_columns, **stats):
+def message_of(seed, sequence, compress=unchanged, **stats):
     return encode_race(a_race(seed, **stats), sequence, compress)
 
 
@@ -103,7 +107,7 @@ def bounds_of(settings):
 
 @pytest.mark.parametrize("stats", [{}, {"fragment": Fragment(False, 3, 2, 1, 0, 5)}], ids=["race", "fragment"])
 def test_a_race_arrives_bit_for_bit(settings, stats):
-    received = decode_race(message_of(1, 4, **stats), bounds_of(settings), SPACES)
+    received = decode_race(message_of(1, 4, **stats), bounds_of(settings), SPACES, unchanged)
     expected = a_race(1, **stats)
     assert received.columns.keys() == expected.columns.keys()
     for name, column in expected.columns.items():
@@ -112,14 +116,29 @@ def test_a_race_arrives_bit_for_bit(settings, stats):
     assert received.facts == expected.facts.with_changes(sequence=4)
 
 
-def test_half_floats_arrive_as_floats(settings):
-    message = message_of(1, 1, over_grpc.half_floats)
-    assert len(message) < len(message_of(1, 1))
-    results = decode_race(message, bounds_of(settings), SPACES).columns
-    expected = a_race(1).columns
-    assert results["state_float"].dtype == np.float32
-    np.testing.assert_allclose(results["state_float"], expected["state_float"], rtol=1e-3)
-    assert results["meters_advanced_along_centerline"].dtype == np.float64
+def with_compressor(settings, name):
+    return settings_from_flat(settings.flat() | {"sample_compressor": f"{over_grpc.__name__}:{name}"})
+
+
+def test_the_learner_decompresses_races(settings):
+    halves = with_compressor(settings, "HalfFloats")
+    run = Learner(halves)
+    player = Player(run.address, halves)
+    player.state.pull()
+    player.play(1)
+    with got(run.rollouts) as race:
+        columns, expected = race.columns, a_race(1).columns
+        assert columns["state_float"].dtype == np.float32
+        np.testing.assert_allclose(columns["state_float"], expected["state_float"], rtol=1e-3)
+        assert (columns["state_float"] != expected["state_float"]).any()
+        assert columns["meters_advanced_along_centerline"].dtype == np.float64
+    player.close()
+    run.close()
+
+
+def test_an_error_of_the_decompressor_refuses_the_race(settings):
+    with pytest.raises(MessageError, match="first_history"):
+        decode_race(message_of(1, 1), bounds_of(settings), SPACES, lambda columns: columns["first_history"])
 
 
 COLUMNS_SPOILED = {
@@ -180,7 +199,7 @@ FORGED = {
 def refusal(data, bounds):
     """The error of a damaged race; some bits have no meaning, and the race is the same."""
     try:
-        results = decode_race(data, bounds, SPACES).columns
+        results = decode_race(data, bounds, SPACES, unchanged).columns
     except MessageError as error:
         return str(error)
     for name, value in a_race(1).columns.items():
@@ -197,13 +216,13 @@ def test_damaged_and_foreign_messages_give_one_error(settings):
         mutated.append(bytes(data))
     bomb = a_race(1)
     bomb.columns["frames"] = np.zeros(1 << 26, dtype=np.uint8)
-    mutated += [b"", b"x" * 1000, message + b"x", message + message, encode_race(bomb, 1, over_grpc.all_columns)]
+    mutated += [b"", b"x" * 1000, message + b"x", message + message, encode_race(bomb, 1, unchanged)]
     for data in mutated:
         text = refusal(data, bounds)
         assert "\n" not in text
         assert len(text) < 400
     for race in spoiled():
-        assert refusal(encode_race(race, 1, over_grpc.all_columns), bounds), race
+        assert refusal(encode_race(race, 1, unchanged), bounds), race
     content = zstandard.ZstdDecompressor().decompress(message)
     for old, new in FORGED.items():
         forged = content.replace(old, new)
@@ -215,7 +234,7 @@ def test_what_is_no_data_is_not_sent():
     race = a_race(1)
     race.columns["own"] = np.array([None] * 9)
     with pytest.raises(MessageError, match="a race cannot be sent"):
-        encode_race(race, 1, over_grpc.all_columns)
+        encode_race(race, 1, unchanged)
 
 
 class Learner:

@@ -101,6 +101,25 @@ def test_the_float_is_the_angle_of_the_slide(repository_root: Path) -> None:
     np.testing.assert_allclose(games.extra_floats(floats), [[math.pi / 4], [-math.pi / 2], [0]], atol=1e-6)
 
 
+@pytest.mark.parametrize("actions", ["keys", "analog"])
+def test_the_learner_rebuilds_previous_actions(
+    train_a_little: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, actions: str
+) -> None:
+    races = []
+    monkeypatch.setattr(MiniRaceMemory, "extend", lambda _, race, *rest: races.append(race.copy()) or 0)
+    config = {"keys": "config.py", "analog": "config_sac.py"}[actions]
+    settings = train_a_little(f"actions={actions}", config=config, n_races=1).context.settings
+    compressor = load_part("examples.action_history:DropActionHistory", "sample_compressor")(settings)
+    (race,) = races
+    for start in (0, 3):  # a whole race, and one whose first rows came in an earlier fragment
+        columns = {name: column[start:] for name, column in race.columns.items()}
+        sent = compressor.compress(columns)
+        assert sent["state_float"].shape[1] < columns["state_float"].shape[1]
+        rebuilt = compressor.decompress(sent)
+        assert rebuilt.keys() == columns.keys()
+        np.testing.assert_array_equal(rebuilt["state_float"], columns["state_float"], strict=True)
+
+
 def test_the_environment_keeps_gymnasiums_rules() -> None:
     check_env(load_part("examples.hovering:Hovering", "games")())
 

@@ -18,12 +18,14 @@ import numpy.typing as npt
 import zstandard
 from google.protobuf.message import DecodeError, Message
 from pydantic import ValidationError
+from typing_extensions import override
 
 from trackmania_rl.channels import workers_pb2 as pb
 from trackmania_rl.channels.rollouts import RolloutBounds
 from trackmania_rl.cli import TOKEN_VARIABLE, is_loopback
 from trackmania_rl.errors import UserError, one_line
 from trackmania_rl.files import check_name, parse_json, read_bounded, without_whole_paths
+from trackmania_rl.parts import make_part
 from trackmania_rl.race.observation_kernel import CAR_COLUMNS
 from trackmania_rl.race.race import Race, RaceFacts
 from trackmania_rl.race.spaces import Spaces
@@ -126,8 +128,8 @@ def encode_race(race: Race, sequence: int, compress: Callable[[Arrays], Arrays])
     return compressor.compress(message.SerializeToString())
 
 
-def decode_race(data: bytes, bounds: RolloutBounds, spaces: Spaces) -> Race:
-    """Decode a race. Half floats become float32.
+def decode_race(data: bytes, bounds: RolloutBounds, spaces: Spaces, decompress: Callable[[Arrays], Arrays]) -> Race:
+    """Decode a race; `decompress` maps the columns that were sent to those of the race.
 
     Raises:
         MessageError: if it is damaged, larger than `bounds`, or its facts or columns do not fit the run.
@@ -138,14 +140,14 @@ def decode_race(data: bytes, bounds: RolloutBounds, spaces: Spaces) -> Race:
         content = zstandard.ZstdDecompressor().decompress(data, allow_extra_data=False)
         message = parse(pb.Race, content)
         facts = RaceFacts.model_validate(parse_json(message.facts, allow_infinity=True))
-        race = Race({column.name: _array_of(column) for column in message.columns}, facts)
+        race = Race(decompress({column.name: _array_of(column) for column in message.columns}), facts)
         _require_sound_columns(race, bounds, spaces)
         _require_sound_facts(facts)
     except ValidationError as error:
         first = error.errors()[0]
         text = one_line(ValueError(f"{first['loc']!r:.80}: {first['msg']}"), 200)
         raise MessageError(f"a race is refused: {text}") from None
-    except (ValueError, zstandard.ZstdError, MessageError) as error:
+    except Exception as error:  # decompress gets columns that were not checked
         raise MessageError(f"a race is refused: {one_line(error, 200)}") from None
     return race
 
@@ -159,7 +161,7 @@ def _array_of(column: pb.Column) -> npt.NDArray[Any]:
     if column.dtype not in COLUMN_TYPES or len(column.shape) > MOST_DIMENSIONS:
         raise ValueError(f"its {column.name!r:.80} have the type {column.dtype!r:.20}")
     array = np.frombuffer(column.data, np.dtype(column.dtype).newbyteorder("<")).reshape(tuple(column.shape))
-    return array.astype(np.float32 if column.dtype == "float16" else column.dtype, copy=False)
+    return array.astype(column.dtype, copy=False)
 
 
 def _require_sound_columns(race: Race, bounds: RolloutBounds, spaces: Spaces) -> None:
@@ -218,14 +220,49 @@ def _require_sound_facts(facts: RaceFacts) -> None:
         raise ValueError("its facts hold numbers that are not finite")
 
 
-def all_columns(columns: Arrays) -> Arrays:
-    """Return the columns of a race: the default of the setting `sample_compressor`."""
-    return columns
+class SampleCompressor:
+    """Part `sample_compressor`: the columns of a race on the way from a worker to its learner.
+
+    This one sends them as they are. Derived classes may drop what `decompress` rebuilds.
+
+    Args:
+        settings: of the run.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+
+    def compress(self, columns: Arrays) -> Arrays:
+        """Return the columns that the worker sends, by any names. `columns` stay unchanged."""
+        return columns
+
+    def decompress(self, columns: Arrays) -> Arrays:
+        """Return the race's columns from those sent, which are read-only. The learner then checks their forms."""
+        return columns
 
 
-def half_floats(columns: Arrays) -> Arrays:
-    """Return the columns with those of float32 as float16, for the setting `sample_compressor`."""
-    return {name: c.astype(np.float16) if c.dtype == np.float32 else c for name, c in columns.items()}
+class HalfFloats(SampleCompressor):
+    """Sends float32 as float16."""
+
+    @override
+    def compress(self, columns: Arrays) -> Arrays:
+        return _with_type(columns, np.dtype(np.float32), np.dtype(np.float16))
+
+    @override
+    def decompress(self, columns: Arrays) -> Arrays:
+        return _with_type(columns, np.dtype(np.float16), np.dtype(np.float32))
+
+
+def _with_type(columns: Arrays, old: np.dtype[Any], new: np.dtype[Any]) -> Arrays:
+    return {name: column.astype(new) if column.dtype == old else column for name, column in columns.items()}
+
+
+def make_sample_compressor(settings: Settings) -> SampleCompressor:
+    """Make the part `sample_compressor`."""
+    made: SampleCompressor = make_part(
+        settings.sync.sample_compressor, "sample_compressor", settings, takes="settings", kinds=(SampleCompressor,)
+    )
+    return made
 
 
 def settings_for_workers(settings: Settings, seed: int) -> dict[str, Any]:

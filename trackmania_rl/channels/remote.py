@@ -40,7 +40,6 @@ from trackmania_rl.channels.run_state import NO_WEIGHTS, WEIGHTS_KINDS, LearnerF
 from trackmania_rl.cli import is_loopback
 from trackmania_rl.errors import UserError
 from trackmania_rl.files import parse_json
-from trackmania_rl.parts import load_part
 from trackmania_rl.paths import program_version
 from trackmania_rl.race.race import CollectorProgress, Race
 from trackmania_rl.settings import Settings
@@ -226,7 +225,7 @@ class RemoteRunState(RunState):
         self.heartbeat = heartbeat
         self.stop = stop
         self._settings = self._newest_settings = settings
-        self._compress = load_part(settings.sync.sample_compressor, "sample_compressor")
+        self._compressor = over_grpc.make_sample_compressor(settings)
         self._frames_total = 0
         self._progress: CollectorProgress | None = None
         self._weights: dict[str, tuple[int, bytes]] = {}  # version and bytes, by kind
@@ -318,7 +317,7 @@ class RemoteRunState(RunState):
             MessageError: if a column of it holds no numbers.
         """
         self._newest += 1
-        message = over_grpc.encode_race(race, self._newest, self._compress)
+        message = over_grpc.encode_race(race, self._newest, self._compressor.compress)
         with self._changed:
             self._races[self._newest] = race.n_actions, message
             self._changed.notify_all()

@@ -169,7 +169,7 @@ def ships(name: str) -> bool:
         from trackmania_rl.agents.torchrl_agent import NETWORKS  # slow
 
         return name in {f"{loss.__module__}:{loss.__qualname__}" for loss in NETWORKS}
-    if name in ("trackmania_rl.channels.over_grpc:all_columns", "trackmania_rl.channels.over_grpc:half_floats"):
+    if name in ("trackmania_rl.channels.over_grpc:SampleCompressor", "trackmania_rl.channels.over_grpc:HalfFloats"):
         return True
     if not module.startswith(("trackmania_rl.agents.", "trackmania_rl.games.")):
         return False

@@ -160,6 +160,7 @@ class ServeWorkers(Hook):
         """
         raise_file_limit()
         self._bounds = RolloutBounds.of_game(self.run.settings.game, self.run.spaces)
+        self._compressor = over_grpc.make_sample_compressor(self.run.settings)
         self._server = grpc.server(
             ThreadPoolExecutor(MOST_CALLS, thread_name_prefix="workers"),
             options=(*OPTIONS, ("grpc.max_receive_message_length", over_grpc.PACKET_BYTES + self._bounds.slot_bytes)),
@@ -344,7 +345,7 @@ class ServeWorkers(Hook):
             raise AssertionError
         try:
             for message in races.races:
-                race = over_grpc.decode_race(message, self._bounds, self.run.spaces)
+                race = over_grpc.decode_race(message, self._bounds, self.run.spaces, self._compressor.decompress)
                 if not self._queue(worker, races.call, race, context):
                     break
         except MessageError as error:

@@ -327,8 +327,8 @@ class SyncSettings(Group):
     """Length of a fragment."""
     min_samples_per_worker_packet: Restart[Actions] = 1
     """Actions that a worker (train.py --workers) gathers before it sends their races."""
-    sample_compressor: Restart[Part] = "trackmania_rl.channels.over_grpc:all_columns"
-    """Function of a race's columns on a worker, whose result is sent: docs/other_machines.rst."""
+    sample_compressor: Restart[Part] = "trackmania_rl.channels.over_grpc:SampleCompressor"
+    """Part that makes a race's columns smaller on a worker, and rebuilds them on the learner: docs/own_parts.rst."""
 
     @property
     def is_synchronous(self) -> bool:
