@@ -321,6 +321,36 @@ def test_floats_of_ones_own_are_kept_as_they_were_shown(maps_folder, make_settin
     np.testing.assert_array_equal(columns["state_float"][:-1], shown)
 
 
+class WithoutSky(RaceGames):
+    def change_images(self, images):
+        images = images.copy()
+        images[:, : images.shape[1] // 2] = 7
+        return images
+
+
+def test_agents_and_races_have_changed_images(maps_folder, make_settings, entry_of):
+    settings, rng, plans = make_settings(True), np.random.default_rng(0), [wandering(1), wandering(2)]
+    races, all_received = play_in_process(WithoutSky(settings).make_games(0, maps_folder, rng), entry_of, plans)
+    plain, _ = play_in_process(RaceGames(settings).make_games(0, maps_folder, rng), entry_of, plans)
+    half = settings.game.image_height_px // 2
+    for game, (columns, _) in enumerate(races):
+        frames, before = columns["frames"][:, 0], plain[game][0]["frames"][:, 0]
+        assert (frames[:, :half] == 7).all()
+        np.testing.assert_array_equal(frames[:, half:], before[:, half:])
+        shown = [received.images[received.ids == game][0, -1] for received in all_received if game in received.ids]
+        np.testing.assert_array_equal(frames[: len(shown)], shown)
+        np.testing.assert_array_equal(columns["state_float"], plain[game][0]["state_float"])  # measured before
+    of_socket = WithoutSky(settings_on(maps_folder, settings))
+    games = of_socket.behind_sockets([SimulatedGameLauncher(find_free_port(), maps_folder)])
+    try:
+        [(columns, _)], _ = play_in_process(games, entry_of, plans[:1])
+    finally:
+        games.close()
+    np.testing.assert_array_equal(columns["frames"], races[0][0]["frames"])
+    with pytest.raises(SettingsError, match=r"change_images of Smaller made uint8 \(2, 1, .*of two images"):
+        type("Smaller", (RaceGames,), {"change_images": lambda _, images: images[:, :1]})(settings)
+
+
 def test_maps_in_memory_are_bounded_and_one_in_use_stays(maps_folder, make_settings, tmp_path, monkeypatch):
     generator = {"difficulty": 0.4, "first_seed": 0, "last_seed": 9}
     entry = MapEntry(map_name="made", generator=generator, is_explo=True, fill_buffer=True)

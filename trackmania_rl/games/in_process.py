@@ -17,7 +17,7 @@ from typing_extensions import override
 
 from trackmania_rl.games.protocol import FramesRoom, GameIds, Games, Motion, Received
 from trackmania_rl.race.actions import BatchDecision, actions_of_game
-from trackmania_rl.race.observation import ExtraFloats, ObservationLayout
+from trackmania_rl.race.observation import NO_CHANGES, ObservationChanges, ObservationLayout
 from trackmania_rl.race.observation_kernel import FINISHED, GOING_ON, NOT_FINITE
 from trackmania_rl.race.race import Race
 from trackmania_rl.race.races import Draw, GameTimings, Races
@@ -50,10 +50,10 @@ class InProcessGames(Games):
         game: GameSettings,
         observation: ObservationSettings,
         maps_folder: Path,
-        extra: ExtraFloats | None = None,
+        changes: ObservationChanges = NO_CHANGES,
     ) -> None:
         self.game = game
-        self.layout = ObservationLayout(observation, game.actions, extra)
+        self.layout = ObservationLayout(observation, game.actions, changes)
         self.n_games = n_games
         self.races = Races(n_games, game, self.layout)
         self._observation = observation

@@ -20,7 +20,7 @@ from typing_extensions import override
 from trackmania_rl.games.protocol import FramesRoom, GameIds, Games, Motion, Received
 from trackmania_rl.parts import make_part
 from trackmania_rl.race.actions import BatchDecision
-from trackmania_rl.race.observation import ExtraFloats, ObservationLayout
+from trackmania_rl.race.observation import ObservationChanges, ObservationLayout
 from trackmania_rl.race.race import Race
 from trackmania_rl.race.spaces import Spaces, race_spaces
 from trackmania_rl.settings import GameSettings, MapEntry, Settings, SettingsError, SyncSettings
@@ -30,6 +30,7 @@ log = logging.getLogger(__name__)
 
 Member = TypeVar("Member")
 Floats = npt.NDArray[np.float32]
+Images = npt.NDArray[np.uint8]
 
 
 @runtime_checkable
@@ -54,7 +55,7 @@ class RaceGames(GamesBuilder):
     """Races in the simulated game, in this process or behind sockets, or in the real one.
 
     A subclass may add k floats to each state, before those of views. It sets `extra_mean` and `extra_std`, k numbers
-    each for the network's normalization, and overrides `extra_floats`.
+    each for the network's normalization, and overrides `extra_floats`. It may change images by `change_images`.
 
     Attributes:
         layout: places of the floats: `floats[:, self.layout["velocity_m_s"]]`.
@@ -71,10 +72,13 @@ class RaceGames(GamesBuilder):
         self._settings = settings
         self.layout = ObservationLayout(settings.observation, settings.game.actions)
         self.spaces = race_spaces(settings)
-        self._extra: ExtraFloats | None = None
+        self._changes = ObservationChanges()
         if self.extra_mean:
-            self._extra = ExtraFloats(len(self.extra_mean), self.extra_floats)
+            self._changes = ObservationChanges(len(self.extra_mean), self.extra_floats)
             self._add_extra_floats()
+        if settings.game.has_image and type(self).change_images is not RaceGames.change_images:
+            self._changes = self._changes._replace(images=self.change_images)
+            self._check_images()
 
     def extra_floats(self, floats: Floats) -> npt.NDArray[np.floating[Any]]:
         """Compute k finite floats (n, k) of n states, once per state.
@@ -83,6 +87,13 @@ class RaceGames(GamesBuilder):
             floats: (n, F) float32, a copy, in the places of `layout`, without those of views; not normalized.
         """
         raise NotImplementedError
+
+    def change_images(self, images: Images) -> Images:
+        """Return what agents get in place of the newest frames (n, H, W) uint8 of n states, in the same form.
+
+        Called once per state. The range finder measures before.
+        """
+        return images
 
     @override
     def make_games(self, collector: int, maps_folder: Path, rng: np.random.Generator) -> Games:
@@ -103,7 +114,7 @@ class RaceGames(GamesBuilder):
         """Make simulated games in this process."""
         from trackmania_rl.games.in_process import InProcessGames
 
-        return InProcessGames(n_games, self._settings.game, self._settings.observation, maps_folder, self._extra)
+        return InProcessGames(n_games, self._settings.game, self._settings.observation, maps_folder, self._changes)
 
     def behind_sockets(self, launchers: Sequence[Any]) -> Games:
         """Make games that are separate programs, one per `GameLauncher`."""
@@ -112,8 +123,17 @@ class RaceGames(GamesBuilder):
 
         game = self._settings.game
         observation = self._settings.observation
-        managers = [GameInstanceManager(game, observation, launcher, extra=self._extra) for launcher in launchers]
+        managers = [GameInstanceManager(game, observation, launcher, changes=self._changes) for launcher in launchers]
         return SocketGames(managers, all_together=self._settings.sync.is_synchronous)
+
+    def _check_images(self) -> None:
+        before = np.zeros((2, *self.spaces.image_size_px), dtype=np.uint8)
+        after = np.asarray(self.change_images(before.copy()))
+        if (after.shape, after.dtype) != (before.shape, before.dtype):
+            raise SettingsError(
+                f"games: change_images of {type(self).__name__} made {after.dtype} {after.shape} of two images; it "
+                f"makes {before.dtype} {before.shape}"
+            )
 
     def _add_extra_floats(self) -> None:
         mean = self.spaces.float_mean

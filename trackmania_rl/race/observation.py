@@ -244,11 +244,17 @@ def blocks_of_views(
     return blocks, inputs, entries
 
 
-class ExtraFloats(NamedTuple):
-    """A user's own floats of each state, behind the layout's."""
+class ObservationChanges(NamedTuple):
+    """A user's own changes of each state."""
 
-    n: int  #: k
-    compute: Callable[[npt.NDArray[np.float32]], npt.NDArray[np.floating[Any]]]  #: (n, F), not normalized -> (n, k)
+    n_extra_floats: int = 0  #: k, behind the layout's floats
+    #: (n, F), not normalized -> (n, k)
+    extra_floats: Callable[[npt.NDArray[np.float32]], npt.NDArray[np.floating[Any]]] | None = None
+    #: (n, H, W) -> (n, H, W)
+    images: Callable[[npt.NDArray[np.uint8]], npt.NDArray[np.uint8]] | None = None
+
+
+NO_CHANGES: Final = ObservationChanges()
 
 
 class ObservationLayout:
@@ -256,7 +262,7 @@ class ObservationLayout:
 
     Args:
         actions: the game's setting, for the floats of previous actions.
-        extra: a user's own floats, not in `blocks`.
+        changes: a user's own; extra floats are not in `blocks`.
 
     Attributes:
         blocks: `row_blocks`, then those of views, without gaps.
@@ -278,10 +284,10 @@ class ObservationLayout:
     """
 
     def __init__(
-        self, settings: ObservationSettings, actions: ActionsSetting = "keys", extra: ExtraFloats | None = None
+        self, settings: ObservationSettings, actions: ActionsSetting = "keys", changes: ObservationChanges = NO_CHANGES
     ) -> None:
         self._settings = settings
-        self.extra = extra
+        self.changes = changes
         self.row_blocks = tuple(_row_blocks(settings, actions))
         _check_zones_ahead(settings)
         self.n_row_floats = self.row_blocks[-1].stop

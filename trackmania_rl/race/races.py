@@ -6,7 +6,7 @@ Games in this process share one `Races`; behind sockets each has one (K = 1).
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -229,7 +229,7 @@ class Races:
         """Add pictures, those of `drawn` only, and the user's own floats to the newest states of some races."""
         if draw is not None and len(drawn) > 0:
             draw(drawn, *self.pictures())
-            self.measure_pictures(drawn.tolist())
+            self.process_pictures(drawn)
         self.add_extra_floats(races)
 
     def by_map(self, races: RaceIds) -> list[Any]:
@@ -265,23 +265,25 @@ class Races:
             return self.columns.frames[:, :, 0], self.rows
         return self._unseen_pictures, np.zeros_like(self.rows)
 
-    def measure_pictures(self, races: Iterable[int]) -> None:
-        """Write the ranges measured in the newest pictures, if the range finder uses pictures."""
-        if self._picture_range_finder is None:
-            return
+    def process_pictures(self, races: RaceIds) -> None:
+        """Measure ranges in the newest pictures, if the range finder uses pictures. Then change the pictures."""
         pictures, rows = self.pictures()
-        for race in races:
-            ranges_m = self._picture_range_finder.measure(pictures[race, rows[race]])
-            self.columns.floats[race, self.rows[race], self.layout[RANGE_FINDER]] = ranges_m
+        if self._picture_range_finder is not None:
+            for race in races.tolist():
+                ranges_m = self._picture_range_finder.measure(pictures[race, rows[race]])
+                self.columns.floats[race, self.rows[race], self.layout[RANGE_FINDER]] = ranges_m
+        if self.layout.changes.images is not None:
+            at = races, rows[races]
+            pictures[at] = self.layout.changes.images(pictures[at])
 
     def add_extra_floats(self, races: RaceIds) -> None:
         """Compute the user's own floats of the newest states, after states and pictures."""
-        extra = self.layout.extra
+        extra_floats = self.layout.changes.extra_floats
         end = self.layout.n_row_floats
-        if extra is not None:
+        if extra_floats is not None:
             at = races, self.rows[races]
             floats = self.columns.floats[at]
-            floats[:, end:] = extra.compute(floats[:, :end])
+            floats[:, end:] = extra_floats(floats[:, :end])
             self.columns.floats[at] = floats
 
     def broken_blocks(self, race: int) -> str:
@@ -408,7 +410,6 @@ class Races:
 
     def _room(self, n_races: int, n_states: int, frames: npt.NDArray[np.uint8] | None) -> StateColumns:
         """Return storage for the longest race; memory is used when first written."""
-        extra = self.layout.extra
 
         def room(dtype: type[np.generic], *shape: int) -> npt.NDArray[Any]:
             return np.empty((n_races, n_states, *shape), dtype=dtype)
@@ -419,7 +420,7 @@ class Races:
             frames_of_races = frames[None, :n_states]
         return StateColumns(
             frames=frames_of_races,
-            floats=room(np.float32, self.layout.n_row_floats + (extra.n if extra is not None else 0)),
+            floats=room(np.float32, self.layout.n_row_floats + self.layout.changes.n_extra_floats),
             car=room(np.float32, len(CAR_COLUMNS)),
             zone_idx=room(np.int64),
             meters=room(np.float64),

@@ -18,7 +18,7 @@ import psutil
 
 from trackmania_rl.paths import PROJECT_FOLDER
 from trackmania_rl.race.actions import Policy
-from trackmania_rl.race.observation import ExtraFloats, ObservationLayout
+from trackmania_rl.race.observation import NO_CHANGES, ObservationChanges, ObservationLayout
 from trackmania_rl.race.race import Race
 from trackmania_rl.race.races import Observation
 from trackmania_rl.settings import GameSettings, MapEntry, ObservationSettings
@@ -66,9 +66,9 @@ class GameInstanceManager:
         observation: ObservationSettings,
         launcher: GameLauncher,
         connect: Connect = TMInterface,
-        extra: ExtraFloats | None = None,
+        changes: ObservationChanges = NO_CHANGES,
     ) -> None:
-        self.layout = ObservationLayout(observation, game.actions, extra)
+        self.layout = ObservationLayout(observation, game.actions, changes)
         self.game_starts = 0
         self._game = game
         self._observation = observation

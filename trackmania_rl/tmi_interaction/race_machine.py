@@ -228,7 +228,7 @@ class RaceMachine:
                 self._held = event
                 pictures, rows = self.races.pictures()
                 cv2.cvtColor(event.frame, cv2.COLOR_BGRA2GRAY, dst=pictures[0, rows[0]])
-                self.races.measure_pictures([0])
+                self.races.process_pictures(ONLY_RACE)
                 return None
             if is_cut_off:
                 if event.is_finish:
