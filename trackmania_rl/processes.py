@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
+import signal
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
+from multiprocessing import resource_tracker
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import psutil
@@ -16,6 +19,11 @@ if TYPE_CHECKING:
 PipeEnd: TypeAlias = "_ConnectionBase[Any, Any]"
 """End of a `multiprocessing` pipe: `Connection`, or `PipeConnection` on Windows."""
 
+HANG_UP: Final = getattr(signal, "SIGHUP", None)
+OF_THE_TERMINAL: Final = tuple(
+    number for number in (signal.SIGINT, getattr(signal, "SIGBREAK", None), HANG_UP) if number is not None
+)
+"""Signals of Ctrl-C, of Ctrl-Break (Windows) and of a closed terminal (elsewhere). They reach all its processes."""
 ENDS_WITHIN_S: Final = 5.0
 CHECK_ENDED_EVERY_S: Final = 0.02
 
@@ -49,6 +57,23 @@ def end_processes(processes: Iterable[psutil.Process], within_s: float = ENDS_WI
 
 
 @contextlib.contextmanager
+def terminal_signals_blocked() -> Iterator[None]:
+    """Block the terminal's signals in this thread, and in the processes that it starts (not on Windows).
+
+    They would end a process that still imports its modules with a traceback.
+    """
+    if sys.platform == "win32":
+        yield
+        return
+    resource_tracker.ensure_running()  # its start, with the first process, unblocks SIGINT
+    blocked_before = signal.pthread_sigmask(signal.SIG_BLOCK, OF_THE_TERMINAL)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked_before)
+
+
+@contextlib.contextmanager
 def answering(function: Callable[..., object], *arguments: Any) -> Iterator[PipeEnd]:
     """Call `function(answers, *arguments)` in a process of its own, which is killed at the end of the context.
 
@@ -57,7 +82,8 @@ def answering(function: Callable[..., object], *arguments: Any) -> Iterator[Pipe
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe(duplex=False)
     process = context.Process(target=function, args=(theirs, *arguments), daemon=True)
-    process.start()
+    with terminal_signals_blocked():
+        process.start()
     theirs.close()
     try:
         yield ours

@@ -5,7 +5,8 @@ import threading
 
 import pytest
 
-from trackmania_rl.multiprocess.signals import HANG_UP, OF_THE_TERMINAL, StopConditions, end_thread
+from trackmania_rl.multiprocess.signals import StopConditions, end_thread
+from trackmania_rl.processes import HANG_UP, OF_THE_TERMINAL
 
 ENDING = (*OF_THE_TERMINAL, signal.SIGTERM)
 

@@ -1,5 +1,6 @@
 """Video files, films of races, and the command that draws pressed keys over a video."""
 
+import multiprocessing
 import os
 import re
 import subprocess
@@ -15,7 +16,7 @@ from trackmania_rl.protocol.input_script import parse_input_script
 from trackmania_rl.simulator.tracks.track_generator import TrackRecipe
 from trackmania_rl.telemetry import films
 from trackmania_rl.telemetry import video as video_module
-from trackmania_rl.telemetry.films import FilmData, RaceOverlay, film_inputs, write_films
+from trackmania_rl.telemetry.films import FilmData, RaceOverlay, film_evaluation, film_inputs, write_films
 from trackmania_rl.telemetry.input_picture import BLUE, GREEN, RED
 from trackmania_rl.telemetry.track_shapes import track_of
 from trackmania_rl.telemetry.video import Underlay, VideoFile, ffmpeg_program, video_facts
@@ -153,24 +154,15 @@ def test_a_race_is_filmed_until_its_time_and_no_longer_than_its_finish(repositor
     assert len(list(film_inputs(generated, [], until_ms=400, size_px=(8, 6)))) == 11
 
 
-def test_the_film_program(tmp_path, monkeypatch, error_line):
+def test_a_process_films_a_race_or_says_why_not(tmp_path, monkeypatch):
     monkeypatch.setattr(films.psutil.Process, "nice", lambda *_: None)
-
-    def run(*words):
-        monkeypatch.setattr("sys.argv", ["films", str(tmp_path / "film.mp4"), "--until-ms", "100", *words])
-        return films.main()
-
-    (tmp_path / "race.inputs").write_text("0.00 press up\n")
-    FilmData(100, frames=np.zeros((3, 20, 30), np.uint8)).save(tmp_path / "frames.npz")
-    assert run("--columns", str(tmp_path / "frames.npz")) == 0
+    errors, sent = multiprocessing.Pipe(duplex=False)
+    data = FilmData(100, frames=np.zeros((3, 20, 30), np.uint8))
+    film_evaluation(sent, tmp_path / "film.mp4", None, "0.00 press up\n", data, 100)
+    assert errors.recv() == ""
     assert video_facts(tmp_path / "film.mp4").size_px == (540, 360), "frames are enlarged"
-    (tmp_path / "damaged.npz").write_bytes(b"PK")
-    for words, message in (
-        (("--track", "nowhere.toml", "--inputs", str(tmp_path / "race.inputs")), "nowhere.toml"),
-        (("--columns", str(tmp_path / "damaged.npz")), "no columns of a race"),
-        ((), "a film is made of"),
-    ):
-        assert message in error_line(run, *words)
+    film_evaluation(sent, tmp_path / "film.mp4", "nowhere.toml", "0.00 press up\n", data, 100)
+    assert "nowhere.toml" in errors.recv()
 
 
 SCRIPT = "0.00 press up\n0.50 press left\n0.70 rel left\n0.70 rel up\n0.70 press down\n1.00 rel down\n"

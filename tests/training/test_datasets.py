@@ -15,7 +15,7 @@ from trackmania_rl.errors import UserError
 from trackmania_rl.experience_replay.dataset_environments import environment_spec
 from trackmania_rl.experience_replay.episodes import DataSetForm, episode_of_race
 from trackmania_rl.experience_replay.minari_files import write_dataset
-from trackmania_rl.multiprocess.signals import OF_THE_TERMINAL
+from trackmania_rl.processes import OF_THE_TERMINAL
 from trackmania_rl.race.spaces import race_spaces
 from trackmania_rl.run import train
 from trackmania_rl.runs.reading import find_manifests

@@ -28,8 +28,7 @@ def test_every_second_evaluated_race_is_kept_with_a_film_and_handed_on(
     of_another_map = make_race(11, True, is_explo=False, map_name="kart")
     demonstration = make_race(13, True, is_explo=False, is_demonstration=True)
     run.train_on([make_race(10, True), of_another_map, demonstration, kept])
-    assert hook._drawing.has_ended(150)  # it gives way to all others
-    hook.tick()
+    hook._filming.join(150)  # it gives way to all others
     name = "000000000066_valley"
     assert told(logger) == [("recording/valley", f"{name}.pt", 66), ("rollout/film/valley", f"{name}.mp4", 66)]
     assert {file.name for file in folder.iterdir()} == {f"{name}.{end}" for end in ("gif", "mp4", "pt", "inputs")}
@@ -40,13 +39,13 @@ def test_every_second_evaluated_race_is_kept_with_a_film_and_handed_on(
     monkeypatch.setattr(RecordEvaluations, "_track", lambda *_: "nowhere.toml")
     run.train_on(make_race(24, False, is_explo=False, inputs="0.00 press up\n") for _ in range(2))
     hook.end()
-    assert "no film of the evaluation race 000000000114_valley could be made: error: " in caplog.text
+    assert "no film of the evaluation race 000000000114_valley could be made: nowhere.toml" in caplog.text
     assert [name for name, _, _ in told(logger)][2:] == ["recording/valley"]
 
 
 def test_only_the_newest_recordings_stay(live, make_run, make_race, logger, monkeypatch):
     monkeypatch.setattr(recordings, "MOST_KEPT", 2)
-    monkeypatch.setattr(RecordEvaluations, "_film_command", lambda *_: None)
+    monkeypatch.setattr(RecordEvaluations, "_begin_film", lambda *_: None)
     edit(live, record_every_n_evaluations=2)
     run = make_run()
     for _ in range(6):
@@ -62,7 +61,7 @@ def test_only_the_newest_recordings_stay(live, make_run, make_race, logger, monk
 
 
 def test_recordings_are_kept_by_training_time(live, make_run, make_race, logger, monkeypatch):
-    monkeypatch.setattr(RecordEvaluations, "_film_command", lambda *_: None)
+    monkeypatch.setattr(RecordEvaluations, "_begin_film", lambda *_: None)
     edit(live, record_every_s=60.0)
     run = make_run()
     for training_s in (0.0, 59.0, 61.0, 100.0, 130.0):

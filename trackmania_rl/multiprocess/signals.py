@@ -9,16 +9,12 @@ import sys
 import threading
 from collections.abc import Callable
 from types import FrameType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
+
+from trackmania_rl.processes import HANG_UP, OF_THE_TERMINAL
 
 if TYPE_CHECKING:
     from trackmania_rl.telemetry.statistics import TrainingStatistics
-
-HANG_UP: Final = getattr(signal, "SIGHUP", None)
-OF_THE_TERMINAL: Final = tuple(
-    number for number in (signal.SIGINT, getattr(signal, "SIGBREAK", None), HANG_UP) if number is not None
-)
-"""Signals of Ctrl-C, of Ctrl-Break (Windows) and of a closed terminal (elsewhere)."""
 
 
 def terminate_main_thread() -> None:

@@ -9,12 +9,11 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
-from multiprocessing import resource_tracker
 from multiprocessing.context import SpawnProcess
 from multiprocessing.reduction import ForkingPickler
 from typing import Any, Final
 
-from trackmania_rl.multiprocess.signals import OF_THE_TERMINAL
+from trackmania_rl.processes import OF_THE_TERMINAL, terminal_signals_blocked
 
 UNGUARDED: Final = 79
 """Exit code of a process that was to start a training while it imported the program."""
@@ -23,20 +22,12 @@ _at_parents_end: list[Callable[[], object]] = []
 
 
 def spawn(name: str, function: Callable[..., object], *arguments: Any) -> SpawnProcess:
-    """Start a process that calls a function, and return it. Signals of the terminal do not reach it.
-
-    They would end a process that still imports its modules with a traceback.
-    """
+    """Start a process that calls a function, and return it. Signals of the terminal do not reach it."""
     process = multiprocessing.get_context("spawn").Process(
         target=_call, args=(_Pickled(function, *arguments),), name=name, daemon=False
     )
-    if sys.platform != "win32":
-        resource_tracker.ensure_running()  # its start, with the first process, unblocks SIGINT
-        signal.pthread_sigmask(signal.SIG_BLOCK, OF_THE_TERMINAL)
-    try:
+    with terminal_signals_blocked():
         process.start()
-    finally:
-        _unblock()
     return process
 
 
@@ -73,11 +64,7 @@ def _call(pickled: bytes) -> None:
     end_with_parent(lambda: os._exit(1))
     for number in OF_THE_TERMINAL:  # they reach every process; the main one ends the run in order
         signal.signal(number, signal.SIG_IGN)
-    _unblock()
-    function, arguments = pickle.loads(pickled)  # imports what it names
-    function(*arguments)
-
-
-def _unblock() -> None:
     if sys.platform != "win32":
         signal.pthread_sigmask(signal.SIG_UNBLOCK, OF_THE_TERMINAL)
+    function, arguments = pickle.loads(pickled)  # imports what it names
+    function(*arguments)

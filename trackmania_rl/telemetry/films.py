@@ -1,21 +1,13 @@
-"""Films of races with an overlay: of a game that plays inputs, of the simulated game, or of the frames of a race.
-
-A process of low priority films a training's evaluation races. It writes FILM.mp4 and a smaller FILM.gif:
-
-    python -m trackmania_rl.telemetry.films FILM.mp4 --inputs kart.inputs --track maps/kart.toml --until-ms 17000
-    python -m trackmania_rl.telemetry.films FILM.mp4 --columns race.npz --until-ms 9000
-"""
+"""Films of races with an overlay: of a game that plays inputs, of the simulated game, or of the frames of a race."""
 
 from __future__ import annotations
 
-import argparse
 import functools
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
-from zipfile import BadZipFile
 
 import cv2
 import numpy as np
@@ -23,9 +15,9 @@ import numpy.typing as npt
 import psutil
 from PIL import Image, ImageDraw, ImageFont
 
-from trackmania_rl.cli import command
-from trackmania_rl.errors import UserError
-from trackmania_rl.protocol.input_script import InputEvent, read_input_script
+from trackmania_rl.errors import UserError, one_line
+from trackmania_rl.processes import PipeEnd
+from trackmania_rl.protocol.input_script import InputEvent, parse_input_script, read_input_script
 from trackmania_rl.protocol.messages import TICK_MS, KeyState, key_states
 from trackmania_rl.protocol.state_blob import StateView
 from trackmania_rl.settings import GameSettings
@@ -100,24 +92,6 @@ class FilmData:
         """Return the columns of a race by its Q values."""
         keys = np.array(key_states(game.inputs)) if game.actions == "keys" else None
         return cls(game.ms_per_action, q_values, keys)
-
-    def save(self, file: Path) -> None:
-        """Write an .npz file."""
-        np.savez(file, **{name: value for name, value in vars(self).items() if value is not None})
-
-    @classmethod
-    def load(cls, file: Path) -> FilmData:
-        """Read the file of `save`.
-
-        Raises:
-            UserError: if it is missing or another file.
-        """
-        try:
-            with np.load(file, allow_pickle=False) as columns:
-                named = {name: columns[name] for name in columns.files}
-            return cls(int(named.pop("ms_per_action")), **named)
-        except (OSError, ValueError, KeyError, TypeError, BadZipFile) as error:
-            raise UserError(f"{file}: no columns of a race: {error}") from error
 
 
 class RaceOverlay:
@@ -363,29 +337,23 @@ def _gif_picture(picture: npt.NDArray[Any]) -> Image.Image:
     return Image.fromarray(np.ascontiguousarray(picture[:, :, 2::-1])).quantize()
 
 
-@command
-def main() -> None:
-    """Run the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("film", type=Path)
-    parser.add_argument("--inputs", type=Path)
-    parser.add_argument("--track")
-    parser.add_argument("--until-ms", type=int, required=True)
-    parser.add_argument("--columns", type=Path)
-    asked = parser.parse_args()
+def film_evaluation(
+    errors: PipeEnd, file: Path, track: str | None, inputs: str, columns: FilmData, race_time_ms: int
+) -> None:
+    """Film a race in a process of low priority, for `processes.answering`; send the error's text, "" without one.
+
+    A race on a track of the simulated game is driven again by its inputs. The film of another one shows its frames.
+    """
     process = psutil.Process()
     process.nice(psutil.BELOW_NORMAL_PRIORITY_CLASS if sys.platform == "win32" else NICENESS)
-    events = [] if asked.inputs is None else read_input_script(asked.inputs)
-    columns = None if asked.columns is None else FilmData.load(asked.columns)
-    overlay = RaceOverlay(None if asked.inputs is None else InputTimeline(events), columns)
-    if asked.track is not None:
-        shots, ms_per_shot = film_inputs(track_of(asked.track), events, asked.until_ms), FRAME_MS
-    elif columns is not None and columns.frames is not None:
-        shots, ms_per_shot = film_frames(columns), columns.ms_per_action
+    events = parse_input_script(inputs)
+    overlay = RaceOverlay(InputTimeline(events) if inputs else None, columns)
+    try:
+        if track is not None:
+            write_films(file, film_inputs(track_of(track), events, race_time_ms), FRAME_MS, overlay, race_time_ms)
+        else:
+            write_films(file, film_frames(columns), columns.ms_per_action, overlay, race_time_ms)
+    except (UserError, OSError) as error:
+        errors.send(one_line(error))
     else:
-        raise UserError("a film is made of --track and --inputs, or of --columns with frames")
-    write_films(asked.film, shots, ms_per_shot, overlay, asked.until_ms)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+        errors.send("")

@@ -1,24 +1,21 @@
-"""Pictures of a run: films of evaluation races, which other processes draw, and diagnostics."""
+"""Pictures of a run: films of evaluation races and diagnostics. Threads wait for them, so that training goes on."""
 
 from __future__ import annotations
 
+import copy
 import logging
-import math
-import subprocess
-import sys
 import threading
-import time
 from collections import Counter, deque
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from typing_extensions import override
 
 from trackmania_rl.errors import one_line
+from trackmania_rl.processes import answering
 from trackmania_rl.race.observation_kernel import CAR_COLUMNS
 from trackmania_rl.race.race import Race, RaceFacts
 from trackmania_rl.telemetry.diagnostics import Data, draw_diagnostics
@@ -29,48 +26,14 @@ from trackmania_rl.training.hooks.hook import Hook, Interval
 
 log = logging.getLogger(__name__)
 
-_PROJECT: Final = Path(__file__).resolve().parents[3]
 MOST_KEPT: Final = 50
 """Races whose files stay in the run's folder: the newest ones."""
 TIME_LIMIT_S: Final = 600.0
-"""Of a process that draws. With low priority it may have to wait."""
+"""Of a film. With low priority its process may have to wait."""
 LAST_TIME_LIMIT_S: Final = 30.0
 """At the end of the run."""
 FIRST_DIAGNOSTICS_AFTER_S: Final = 300.0
 """A set costs about 5 s of training, see docs/reading_a_run.rst."""
-
-
-class Drawing:
-    """A module of this project that draws in a process of its own, out of reach of the terminal's Ctrl-C."""
-
-    def __init__(self, module: str, *arguments: str) -> None:
-        self._ends_at_s = time.monotonic() + TIME_LIMIT_S
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", module, *arguments],
-            cwd=_PROJECT,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-            process_group=0,  # in this session, within which Linux weighs niceness
-        )
-
-    def has_ended(self, limit_s: float = math.inf) -> bool:
-        """Return whether it has ended. With a limit, wait for it. Kill it after any time limit."""
-        try:
-            self._process.wait(limit_s if math.isfinite(limit_s) else 0)
-        except subprocess.TimeoutExpired:
-            if math.isinf(limit_s) and time.monotonic() < self._ends_at_s:
-                return False
-            self._process.kill()
-        return True
-
-    def error(self) -> str | None:
-        """Return the last line of an error, once it has ended; None without an error."""
-        _, output = self._process.communicate()
-        if self._process.returncode == 0:
-            return None
-        return next(iter(output.strip().splitlines()[-1:]), f"exit code {self._process.returncode}")
 
 
 class RecordEvaluations(Hook):
@@ -86,8 +49,7 @@ class RecordEvaluations(Hook):
     def __init__(self) -> None:
         self._since_last: Counter[str] = Counter()
         self._kept_at_s: dict[str, float] = {}  # training time, by map
-        self._kept = ("", Path(), 0)  # map, path without ending, and the run's frames at that race
-        self._drawing: Drawing | None = None
+        self._filming: threading.Thread | None = None
 
     @override
     def on_race(self, race: Race) -> None:
@@ -104,7 +66,7 @@ class RecordEvaluations(Hook):
             0 < telemetry.record_every_n_evaluations <= self._since_last[map_name]
             or 0 < telemetry.record_every_s <= now_s - last_s
         )
-        if self._drawing is not None or not is_due:
+        if not is_due or (self._filming is not None and self._filming.is_alive()):
             return
         self._since_last[map_name] = 0
         self._kept_at_s[map_name] = now_s
@@ -114,33 +76,17 @@ class RecordEvaluations(Hook):
         with self.run.surviving_disk():
             recordings.mkdir(exist_ok=True)
             _save_columns(race, _file(stem, "pt"))
-            self._kept = map_name, stem, frames
             self.run.figures.log("recording", f"recording/{map_name}", _file(stem, "pt"), frames)
-            if command := self._film_command(race, stem):
-                self._drawing = Drawing("trackmania_rl.telemetry.films", *command)
+            if race.facts.inputs:
+                _file(stem, "inputs").write_text(race.facts.inputs, encoding="utf-8")
+            self._begin_film(race, stem)
             for oldest in sorted(recordings.glob("*.pt"))[:-MOST_KEPT]:
                 for file in recordings.glob(f"{oldest.stem}.*"):
                     file.unlink(missing_ok=True)
 
-    def tick(self) -> None:
-        self._finish_if_ended()
-
     def end(self) -> None:
-        self._finish_if_ended(LAST_TIME_LIMIT_S)
-
-    def _finish_if_ended(self, limit_s: float = math.inf) -> None:
-        """Log the film of a process that has ended, or its error."""
-        if self._drawing is None or not self._drawing.has_ended(limit_s):
-            return
-        error = self._drawing.error()
-        self._drawing = None
-        map_name, stem, frames = self._kept
-        if error is None:
-            self.run.figures.log("film", f"rollout/film/{map_name}", _file(stem, "mp4"), frames)
-        else:
-            log.warning("no film of the evaluation race %s could be made: %s", stem.name, error)
-        for left_over in [_file(stem, "npz"), *self.run.folder.recordings.glob("*.part*")]:
-            left_over.unlink(missing_ok=True)
+        if self._filming is not None:
+            self._filming.join(LAST_TIME_LIMIT_S)
 
     def state_dict(self) -> dict[str, Any]:
         return {"since_last": dict(self._since_last), "kept_at_s": self._kept_at_s}
@@ -149,39 +95,48 @@ class RecordEvaluations(Hook):
         self._since_last = Counter(state_dict["since_last"])
         self._kept_at_s = dict(state_dict["kept_at_s"])
 
-    def _film_command(self, race: Race, stem: Path) -> list[str] | None:
-        """Write the data of a film; return the arguments that draw it, None if there is nothing to film.
-
-        A race of the simulated game is driven again by its inputs. The film of another game consists of its frames.
-        """
-        inputs = race.facts.inputs
-        track = self._track(race.facts)
-        command = [str(_file(stem, "mp4")), "--until-ms", str(race.facts.race_time_ms)]
-        frames: npt.NDArray[np.uint8] | None = None
-        if inputs:
-            _file(stem, "inputs").write_text(inputs, encoding="utf-8")
-            command += ["--inputs", str(_file(stem, "inputs"))]
-        if inputs and track is not None:
-            command += ["--track", track]
-        elif race.columns["frames"].size > 0:
-            frames = race.columns["frames"][:-1, 0]
-        else:
-            return None
-        self._columns(race, frames, has_keys=bool(inputs)).save(_file(stem, "npz"))
-        return [*command, "--columns", str(_file(stem, "npz"))]
-
-    def _columns(self, race: Race, frames: npt.NDArray[np.uint8] | None, *, has_keys: bool) -> Any:
-        """Return the `FilmData` of the film; the simulated game, driven again, has speed and gear itself."""
+    def _begin_film(self, race: Race, stem: Path) -> None:
+        """Let a process film the race, if there is something to film, and a thread wait for it."""
         from trackmania_rl.telemetry.films import FilmData  # the renderer, which few runs need
 
-        speed_m_s = gear = None
-        if "speed_m_s" in race.columns:
-            speed_m_s = race.columns["speed_m_s"][:-1].astype(np.float32)
-        if "car_gear_and_wheels" in race.columns:
-            gear = race.columns["car_gear_and_wheels"][:, CAR_COLUMNS.index("gear")].astype(np.int64)
-        columns = FilmData.of_game(self.run.settings.game, race.columns.get("q_values"))
-        keys = columns.action_keys if has_keys else None
-        return replace(columns, action_keys=keys, speed_m_s=speed_m_s, gear=gear, frames=frames)
+        facts = race.facts
+        track = self._track(facts) if facts.inputs else None
+        if track is None and race.columns["frames"].size == 0:
+            return
+        data = FilmData.of_game(self.run.settings.game, race.columns.get("q_values"))
+        if not facts.inputs:
+            data = replace(data, action_keys=None)
+        if track is None:  # the simulated game, driven again, has speed and gear itself
+            data = replace(data, frames=race.columns["frames"][:-1, 0])
+            if "speed_m_s" in race.columns:
+                data = replace(data, speed_m_s=race.columns["speed_m_s"][:-1].astype(np.float32))
+            if "car_gear_and_wheels" in race.columns:
+                gears = race.columns["car_gear_and_wheels"][:, CAR_COLUMNS.index("gear")]
+                data = replace(data, gear=gears.astype(np.int64))
+        race_of_film = _file(stem, "mp4"), track, facts.inputs, copy.deepcopy(data), facts.race_time_ms
+        log_name = f"rollout/film/{facts.map_name}"
+        arguments = race_of_film, log_name, self.run.statistics.frames_total
+        self._filming = threading.Thread(target=self._film, args=arguments, name="film", daemon=True)
+        self._filming.start()
+
+    def _film(self, race_of_film: tuple[Any, ...], log_name: str, frames_total: int) -> None:
+        """Log the film of a race, or its error."""
+        from trackmania_rl.telemetry.films import film_evaluation
+
+        file = race_of_film[0]
+        error = f"it takes longer than {TIME_LIMIT_S:.0f} s"
+        try:
+            with answering(film_evaluation, *race_of_film) as errors:
+                if errors.poll(TIME_LIMIT_S):
+                    error = errors.recv()
+        except (OSError, EOFError) as gone:
+            error = f"its process has ended ({one_line(gone)})"
+        if error:
+            log.warning("no film of the evaluation race %s could be made: %s", file.stem, error)
+            for left_over in file.parent.glob("*.part*"):
+                left_over.unlink(missing_ok=True)
+        else:
+            self.run.figures.log("film", log_name, file, frames_total)
 
     def _track(self, facts: RaceFacts) -> str | None:
         """Return the simulated game's track: its file, or the name of a generated one; None for other games."""
