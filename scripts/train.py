@@ -37,12 +37,11 @@ from trackmania_rl.cli import (
 from trackmania_rl.errors import ExitCode
 from trackmania_rl.multiprocess.supervised import WatchedTraining, supervise
 from trackmania_rl.paths import PROJECT_FOLDER, WORKING_FOLDER, command_line_of, shown_path
-from trackmania_rl.runs.log import CommandClock
+from trackmania_rl.runs.log import CommandClock, read_status
 from trackmania_rl.runs.snapshot import RunConfiguration, with_new_name
 from trackmania_rl.seeds import read_seed
 from trackmania_rl.settings import load_settings
 from trackmania_rl.settings.descriptions import settings_list
-from trackmania_rl.telemetry.run_status import read_status
 from trackmania_rl.telemetry.statistics import TrainingStatistics
 from trackmania_rl.telemetry.terminal_view import TerminalView, open_terminal_view
 

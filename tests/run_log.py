@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from trackmania_rl.race.race import RaceFacts
-from trackmania_rl.runs.log import FACTS, MessageHandler, RunLog
-from trackmania_rl.telemetry.run_status import RunStatus
+from trackmania_rl.runs.log import FACTS, MessageHandler, RunLog, RunStatus
 from trackmania_rl.telemetry.statistics import MapStatistics, TrainingStatistics
 
 
@@ -45,7 +44,7 @@ def write_races(log: Path, races: Iterable[Mapping[str, Any]]) -> None:
 def write_status(opened: RunLog, statistics: TrainingStatistics) -> None:
     """Write the status of a training that has ended."""
     totals = {"frames_total": statistics.frames_total, "races_total": statistics.races_total}
-    opened.write_status(RunStatus(is_over=True, figures=totals, maps=statistics.map_rows()).model_dump_json())
+    opened.write_status(RunStatus(is_over=True, figures=totals, maps=statistics.map_rows()))
 
 
 def write_messages(log: Path, texts: Iterable[str], level: int = logging.INFO) -> None:

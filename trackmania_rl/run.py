@@ -52,11 +52,10 @@ from trackmania_rl.multiprocess.spawning import end_if_program_has_no_guard
 from trackmania_rl.paths import PROJECT_FOLDER, WORKING_FOLDER
 from trackmania_rl.race.rewards import Reward
 from trackmania_rl.race.spaces import Spaces
-from trackmania_rl.runs.changes import require_known
 from trackmania_rl.runs.folder import RunFolder
 from trackmania_rl.runs.log import CommandClock, MessageHandler, RunLog
 from trackmania_rl.runs.reading import find_manifests
-from trackmania_rl.runs.snapshot import LiveSettings, RunConfiguration
+from trackmania_rl.runs.snapshot import LiveSettings, RunConfiguration, require_known
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import Settings, parse_override
 from trackmania_rl.settings.groups import Until

@@ -20,13 +20,14 @@ from trackmania_rl.runs.log import (
     MessageHandler,
     NewestRace,
     RunLog,
+    RunStatus,
     iterate_races,
     logged_figures,
     newest_messages,
     newest_race,
-    newest_status,
     race_rows,
     races_with_learning,
+    read_status,
 )
 
 FACTS = race_record(31_250, collector=1, meters=812.12345, checkpoint_times_ms=(12_000, 20_500, 31_250))
@@ -248,7 +249,7 @@ def test_threads_write_one_log(path):
 
     def write(number):
         for step in range(50):
-            log.write_status(f"{number}")
+            log.write_status(RunStatus(is_over=False, timestamp_s=number))
             log.write_figures({f"figure {number}": step}, step)
 
     threads = [threading.Thread(target=write, args=(number,)) for number in range(4)]
@@ -257,5 +258,5 @@ def test_threads_write_one_log(path):
     for thread in threads:
         thread.join()
     assert len(list(logged_figures(path))) == 200
-    assert newest_status(path) in "0123"
+    assert read_status(path).timestamp_s in range(4)
     log.close()

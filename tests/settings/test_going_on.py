@@ -9,8 +9,15 @@ import pytest
 
 from trackmania_rl.errors import UserError
 from trackmania_rl.parts import load_part
-from trackmania_rl.runs.changes import changes_of_meaning, changes_since, require_accepted, require_known
-from trackmania_rl.runs.snapshot import RunConfiguration, edit_setting, read_snapshot
+from trackmania_rl.runs.snapshot import (
+    RunConfiguration,
+    changes_of_meaning,
+    changes_since,
+    edit_setting,
+    read_snapshot,
+    require_accepted,
+    require_known,
+)
 from trackmania_rl.settings import SettingsError, load_settings, settings_from_flat
 from trackmania_rl.settings.loading import stored_settings
 

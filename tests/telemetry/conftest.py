@@ -3,7 +3,7 @@
 import numpy as np
 
 from trackmania_rl.race.race import Race, RaceFacts
-from trackmania_rl.telemetry.run_status import RunStatus
+from trackmania_rl.runs.log import RunStatus
 
 
 def status_of(**changes):

@@ -20,12 +20,11 @@ from trackmania_rl.race.race import CollectorProgress, RacePosition
 from trackmania_rl.race.spaces import race_spaces
 from trackmania_rl.run import _logging_to
 from trackmania_rl.runs.folder import RunFolder
-from trackmania_rl.runs.log import iterate_races
+from trackmania_rl.runs.log import iterate_races, read_status
 from trackmania_rl.runs.manifest import CheckpointError
 from trackmania_rl.runs.reading import load_checkpoint
 from trackmania_rl.runs.store import MANIFEST_ROOM_BYTES, save_checkpoint, state_files
 from trackmania_rl.seeds import SeedTree
-from trackmania_rl.telemetry.run_status import read_status
 from trackmania_rl.training.hooks import hook as hook_module
 from trackmania_rl.training.hooks.checkpoints import SaveCheckpoints, state_of
 from trackmania_rl.training.hooks.status import WriteStatus

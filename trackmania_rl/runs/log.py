@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import psutil
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from typing_extensions import override
 
 from trackmania_rl.errors import UserError
@@ -169,14 +170,14 @@ class RunLog:
         """
         self._add(_INSERT_MESSAGE, [(record.created, record.levelname, record.processName, text)])
 
-    def write_status(self, json_text: str) -> None:
+    def write_status(self, status: RunStatus) -> None:
         """Replace the status of the training.
 
         Raises:
             OSError: if the disk fails.
         """
         with self._writing():
-            self._open().execute(_REPLACE_STATUS, (json_text,))
+            self._open().execute(_REPLACE_STATUS, (status.model_dump_json(),))
 
     def _add(self, statement: str, rows: list[tuple[Any, ...]]) -> None:
         with self._writing():
@@ -357,13 +358,53 @@ def newest_messages(log: Path, most: int, after_id: int = 0) -> list[Message]:
     return [Message(*values) for values in query(log, select, (after_id, most))][::-1]
 
 
-def newest_status(log: Path) -> str | None:
-    """Return the newest text of `RunLog.write_status`; None without one.
+class RunStatus(BaseModel):
+    """Status of a training. Times are those of `time.monotonic`.
 
-    Raises:
-        UserError: if the log is missing or damaged.
+    Attributes:
+        is_over: whether the training has ended in order.
+        timestamp_s: time of this record; `silence_s` is its timeout.
+        ticked_at_s: newest pass of the training loop; `stall_s` is its timeout.
+        raced_at_s: newest race; None before the first one of the session.
+        saved_at_s: newest checkpoint; None before the first one.
+        figures: numbers by name; those that only rise end with `_total`.
+        losses: newest means of the updates' losses and other figures, by name.
+        maps: see `TrainingStatistics.map_rows`.
     """
-    return next((text for (text,) in query(log, "SELECT json FROM status")), None)
+
+    model_config = ConfigDict(frozen=True)
+
+    is_over: bool
+    timestamp_s: float = 0.0
+    ticked_at_s: float = 0.0
+    raced_at_s: float | None = None
+    saved_at_s: float | None = None
+    silence_s: float = 0.0
+    stall_s: float = 0.0
+    figures: dict[str, float] = Field(default={}, max_length=100)
+    losses: dict[str, float] = Field(default={}, max_length=100)
+    maps: list[dict[str, Any]] = Field(default=[], max_length=100)
+
+    def what_is_wrong(self, now_s: float) -> str | None:
+        """Return why the training is not healthy; None if it is."""
+        if self.is_over:
+            return "the training has ended"
+        silent_s, stalled_s = now_s - self.timestamp_s, now_s - self.ticked_at_s
+        if silent_s < 0:  # the clock began anew
+            return "the machine was restarted since the last status"
+        if silent_s > self.silence_s:
+            return f"no status for {silent_s:.0f} s: the training hangs or was killed, or its disk is full"
+        if stalled_s > self.stall_s:
+            return f"no progress for {stalled_s:.0f} s"
+        return None
+
+
+def read_status(log: Path) -> RunStatus | None:
+    """Return the newest status of `RunLog.write_status`; None if there is none, or log or status are damaged."""
+    with contextlib.suppress(UserError, ValidationError):
+        for (text,) in query(log, "SELECT json FROM status"):
+            return RunStatus.model_validate_json(text)
+    return None
 
 
 class Figure(NamedTuple):

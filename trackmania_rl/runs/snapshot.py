@@ -2,20 +2,24 @@
 
 None is "none", a schedule is an array of pairs, the map cycle an array of tables. Schedules are not yet stretched.
 Reading the file runs no code.
+
+Some settings shape the network, which does not fit another value. Others change the meaning of its values; such a
+change is refused at a resume, unless it is accepted by name. A live edit needs no acceptance: a checkpoint follows it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import datetime
+import json
 import logging
 import os
 import secrets
 import textwrap
 import tomllib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import tomlkit
 from filelock import FileLock
@@ -26,8 +30,17 @@ from trackmania_rl.files import paths_cut, read_bounded, write_durably
 from trackmania_rl.runs.folder import SETTINGS_FILE, RunFolder
 from trackmania_rl.settings import loading
 from trackmania_rl.settings.descriptions import describe
-from trackmania_rl.settings.groups import DEFAULTS, NEEDS_RESTART, Settings, UserSettings, groups
-from trackmania_rl.settings.loading import SettingsError, changed_settings, load_settings
+from trackmania_rl.settings.groups import (
+    DEFAULTS,
+    FIELDS,
+    MEANING_SETTINGS,
+    NEEDS_RESTART,
+    SHAPING_SETTINGS,
+    Settings,
+    UserSettings,
+    groups,
+)
+from trackmania_rl.settings.loading import SettingsError, changed_settings, load_settings, stored_settings
 from trackmania_rl.settings.values import BY_NAME_ONLY, NONE, NamedPart
 
 TITLE: Final = """\
@@ -36,6 +49,7 @@ TITLE: Final = """\
 LAST_GOOD: Final = ".last_good"
 """End of the name of the newest valid copy of a run's settings."""
 WIDTH: Final = 120
+MAPS: Final = "map_cycle"
 _COMMENT: Final[dict[str, Any]] = {"initial_indent": "# ", "subsequent_indent": "# ", "break_long_words": False}
 
 log = logging.getLogger(__name__)
@@ -384,3 +398,58 @@ class LiveSettings:
         for name, (old, new) in applied.items():
             log.info("configuration: %s = %r (was %r)", name, new, old)
         return True
+
+
+class SettingChange(NamedTuple):
+    """A setting with another value than in a checkpoint; both values are JSON."""
+
+    name: str
+    old: Any
+    new: Any
+
+    def __str__(self) -> str:
+        return f"{self.name} = {json.dumps(self.new):.120} (was {json.dumps(self.old):.120})"
+
+
+def changes_since(stored: Mapping[str, Any], settings: Settings) -> list[SettingChange]:
+    """List the settings that differ from those of a checkpoint's manifest. Names that it lacks have not changed."""
+    new = stored_settings(settings)
+    changes = (SettingChange(name, stored.get(name, value), value) for name, value in new.items())
+    return [change for change in changes if change.old != change.new]
+
+
+def differences(changes: Sequence[SettingChange]) -> str:
+    """Describe the changes that make a checkpoint unusable; empty if there are none."""
+    return ", ".join(str(change) for change in changes if change.name in SHAPING_SETTINGS)
+
+
+def changes_of_meaning(changes: Sequence[SettingChange]) -> list[SettingChange]:
+    """List the changes that give another meaning to what the network has learned."""
+    return [
+        change
+        for change in changes
+        if change.name in MEANING_SETTINGS and not (change.name == MAPS and _tracks(change.old) == _tracks(change.new))
+    ]
+
+
+def _tracks(map_cycle: Any) -> set[str]:
+    files = ("map_path", "reference_line", "generator")
+    return {json.dumps([entry.get(name) for name in files]) for entry in map_cycle}
+
+
+def require_accepted(changes: Sequence[SettingChange], accepted: Collection[str], run_folder: Path) -> None:
+    """Raise `UserError` for changes of meaning that are not accepted."""
+    refused = [change for change in changes_of_meaning(changes) if change.name not in accepted]
+    if refused:
+        raise UserError(
+            f"{run_folder}: since its last checkpoint these were changed, and what the network has learned would mean "
+            f"something else: {'; '.join(map(str, refused))}. Undo this (in {run_folder / SETTINGS_FILE}, or on the "
+            "command line), or accept it: "
+            f"--accept-change {' '.join(change.name for change in refused)}"
+        )
+
+
+def require_known(names: Collection[str]) -> None:
+    """Raise `UserError` for names that are no settings."""
+    if unknown := sorted(set(names) - FIELDS.keys()):
+        raise UserError(f"--accept-change {' '.join(unknown)}: there is no such setting (train.py --list-settings)")

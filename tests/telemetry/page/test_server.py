@@ -158,7 +158,7 @@ def _tell(run, **changes):
     losses = {"loss": 0.5, 'odd"name\\': 1.5}
     status = status_of(**{**times, "figures": figures, "losses": losses, **changes})
     with contextlib.closing(RunLog(run.run_log, lambda: 0.0, 1)) as log:
-        log.write_status(status.model_dump_json())
+        log.write_status(status)
 
 
 def test_health_is_200_while_the_training_beats_and_503_otherwise(client, run):

@@ -140,12 +140,11 @@ def drive(file: Path, run: RunFolder, project_folder: Path) -> None:
     from trackmania_rl.drivers.evaluation import greedy_after, load_driver
     from trackmania_rl.games.protocol import rollout
     from trackmania_rl.games.race_games import make_games_builder
-    from trackmania_rl.runs.log import CommandClock, RunLog
+    from trackmania_rl.runs.log import CommandClock, RunLog, RunStatus
     from trackmania_rl.runs.snapshot import already_stretched, write_settings
     from trackmania_rl.runs.store import save_best_run
     from trackmania_rl.seeds import SeedTree
     from trackmania_rl.telemetry.figures import race_figures
-    from trackmania_rl.telemetry.run_status import RunStatus
     from trackmania_rl.telemetry.statistics import MapStatistics, TrainingStatistics
     from trackmania_rl.track.named_maps import map_entries
 
@@ -170,7 +169,7 @@ def drive(file: Path, run: RunFolder, project_folder: Path) -> None:
                 kept = save_best_run(run.best_runs, driven, settings)
                 shutil.copyfile(file, kept / f"{kept.name}{DRIVER_ENDING}")
         figures = {"frames_total": driver.frames_total, "training_seconds_total": driver.training_s}
-        log.write_status(RunStatus(is_over=True, figures=figures, maps=statistics.map_rows()).model_dump_json())
+        log.write_status(RunStatus(is_over=True, figures=figures, maps=statistics.map_rows()))
 
 
 def listen(host: str, port: int) -> socket.socket:

@@ -13,7 +13,7 @@ from trackmania_rl.errors import UserError
 from trackmania_rl.games.race_games import check_edited_maps
 from trackmania_rl.race.race import RACE_KINDS
 from trackmania_rl.runs.folder import RunFolder
-from trackmania_rl.runs.log import last_written_s
+from trackmania_rl.runs.log import last_written_s, read_status
 from trackmania_rl.runs.snapshot import edit_setting, read_snapshot, stamp_of, toml_of
 from trackmania_rl.settings import Settings, changed_settings
 from trackmania_rl.settings.descriptions import settings_rows
@@ -21,7 +21,6 @@ from trackmania_rl.telemetry.live import LiveRace, LiveReader
 from trackmania_rl.telemetry.page.curves import LogMessages, Point, RunCurves, Topics
 from trackmania_rl.telemetry.page.races import WatchedRaces, race_sections
 from trackmania_rl.telemetry.page.runs import RunFiles, list_runs
-from trackmania_rl.telemetry.run_status import read_status
 from trackmania_rl.telemetry.terminal_view import MEDALS
 from trackmania_rl.telemetry.track_shapes import shape_of
 from trackmania_rl.track.game_map import load_reference_times, map_file

@@ -14,10 +14,9 @@ from trackmania_rl.errors import UserError
 from trackmania_rl.files import read_npy
 from trackmania_rl.paths import command_line_of
 from trackmania_rl.runs.folder import RunFolder, is_run
-from trackmania_rl.runs.log import last_written_s, newest_race
+from trackmania_rl.runs.log import last_written_s, newest_race, read_status
 from trackmania_rl.runs.snapshot import SETTINGS_FILE, read_snapshot
 from trackmania_rl.telemetry.diagnostics import list_pictures
-from trackmania_rl.telemetry.run_status import read_status
 
 MOST_RUNS: Final = 100
 MOST_FILES: Final = 200

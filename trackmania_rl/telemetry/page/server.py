@@ -23,10 +23,10 @@ from starlette.websockets import WebSocketDisconnect
 
 from trackmania_rl.errors import UserError
 from trackmania_rl.runs.folder import RunFolder
+from trackmania_rl.runs.log import RunStatus, read_status
 from trackmania_rl.telemetry.page.guard import Guard, is_same
 from trackmania_rl.telemetry.page.page import RunPage, Topics, Watch
 from trackmania_rl.telemetry.page.runs import FILM_ENDINGS, find_run, list_runs
-from trackmania_rl.telemetry.run_status import RunStatus, read_status
 
 STATIC: Final = Path(__file__).parent / "static"
 EDIT_TOKEN_PLACE: Final = "{{edit_token}}"

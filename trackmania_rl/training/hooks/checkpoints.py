@@ -20,15 +20,14 @@ from trackmania_rl.drivers.loading import first_weights, load_weights, tracks_of
 from trackmania_rl.errors import ExitCode, UserError, one_line
 from trackmania_rl.experience_replay.memory import MiniRaceMemory
 from trackmania_rl.race.race import Race, RaceFacts
-from trackmania_rl.runs.changes import changes_of_meaning, changes_since, differences, require_accepted
 from trackmania_rl.runs.folder import KEPT_CHECKPOINTS, RunFolder
-from trackmania_rl.runs.log import newest_race
+from trackmania_rl.runs.log import newest_race, read_status
 from trackmania_rl.runs.manifest import CheckpointError, DiskTooFullError
 from trackmania_rl.runs.reading import LoadedCheckpoint, find_manifests, load_checkpoint
+from trackmania_rl.runs.snapshot import changes_of_meaning, changes_since, differences, require_accepted
 from trackmania_rl.runs.store import FIRST_CHECKPOINT_AFTER_S, CheckpointFacts, CheckpointStore, save_best_run
 from trackmania_rl.settings import Settings
 from trackmania_rl.settings.loading import stored_settings
-from trackmania_rl.telemetry.run_status import read_status
 from trackmania_rl.telemetry.statistics import RECENT_RACES, TrainingStatistics
 from trackmania_rl.training.hooks.hook import Hook, Interval, RunContext
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 from typing_extensions import override
 
 from trackmania_rl.race.race import Race
-from trackmania_rl.telemetry.run_status import RunStatus
+from trackmania_rl.runs.log import RunStatus
 from trackmania_rl.telemetry.terminal_view import TerminalView
 from trackmania_rl.training.hooks.hook import Hook, Interval
 
@@ -115,7 +115,7 @@ class WriteStatus(Hook):
 
     def _write(self, status: RunStatus) -> None:
         with contextlib.suppress(OSError):  # `WriteLog` logs it
-            self.run.run_log.write_status(status.model_dump_json())
+            self.run.run_log.write_status(status)
 
     def _stamp_progress(self) -> None:
         self.run.heartbeat.progress(self.run.settings.run.learner_silence_s, LEARNER_STALL_S)

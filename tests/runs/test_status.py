@@ -5,8 +5,7 @@ import sqlite3
 import pytest
 
 from tests.telemetry.conftest import status_of
-from trackmania_rl.runs.log import RunLog
-from trackmania_rl.telemetry.run_status import read_status
+from trackmania_rl.runs.log import RunLog, read_status
 
 
 def test_the_newest_status_is_read(tmp_path):
@@ -15,7 +14,7 @@ def test_the_newest_status_is_read(tmp_path):
     log = RunLog(path, lambda: 0.0, 1)
     assert read_status(path) is None, "of a training that begins"
     for status in (status_of(), status_of(is_over=True, saved_at_s=3.0)):
-        log.write_status(status.model_dump_json())
+        log.write_status(status)
         assert read_status(path) == status
     log.close()
     assert read_status(path) == status
