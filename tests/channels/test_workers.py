@@ -347,7 +347,6 @@ def test_a_collector_plays_for_a_run_until_another_call_replaces_its_own(learner
     assert [run.take(seed) for seed in (1, 2, 3)] == [1000] * 3
     wait_until(lambda: not player.state._races)
     again = connect(run)
-    assert call(run, "Put", pb.Races(collector=WORKER, call=1, races=[message_of(4, 4)]))[0] == "ABORTED"
     other = connect(run, name="1" * 32)
     run.server.tick()
     assert run.server.run.n_workers == 2
@@ -367,9 +366,9 @@ def test_a_race_counts_once_across_a_killed_learner(learner, connect):
     checkpoint = run.server.state_dict()
     assert checkpoint["workers"] == {WORKER: [1000, 1]}, "two races are received, but not learned from"
     run.take(2)
-    wait_until(lambda: player.state._taken == 2)
+    wait_until(lambda: list(player.state._races) == [3])
     run.close()
-    wait_until(lambda: player.state._call is None)
+    wait_until(lambda: not player.state._is_connected)
     player.play(*range(4, 4 + remote.MOST_RACES - 1))
     assert player.sink.acquire_frames(0, 0.05) is None, "the collector waits"
     after = learner(dataclasses.replace(ON_LOOPBACK, port=run.server.port), state=checkpoint)
@@ -385,7 +384,7 @@ def test_a_run_that_begins_anew_gets_no_race_of_the_one_before(learner, connect)
     run = learner()
     player = connect(run)
     run.close()
-    wait_until(lambda: player.state._call is None)
+    wait_until(lambda: not player.state._is_connected)
     player.play(1, 2)
     anew = learner(dataclasses.replace(ON_LOOPBACK, port=run.server.port))
     wait_until(lambda: not player.state._races)
@@ -395,59 +394,89 @@ def test_a_run_that_begins_anew_gets_no_race_of_the_one_before(learner, connect)
 
 
 def test_a_collector_of_a_busy_learner_waits(learner, connect, monkeypatch):
-    monkeypatch.setattr(remote, "MOST_ACTIONS_UNDER_WAY", 0)
+    monkeypatch.setattr(remote, "MOST_ACTIONS_QUEUED", 0)
     run = learner()
     player = connect(run)
-    player.play(*range(remote.MOST_UNDER_WAY))
+    player.play(*range(remote.MOST_QUEUED))
+    wait_until(lambda: player.state._received == remote.MOST_QUEUED)
     assert player.sink.acquire_frames(0, 0.2) is None
     run.take(0)
     player.play(4)
 
 
-def call(run, method, message, token=TOKEN_TEXT, version=None):
-    """Code and details of a raw call; the answer's bytes in place of details if it succeeds."""
-    metadata = ((over_grpc.TOKEN, token), (over_grpc.VERSION, version or program_version()))
-    data = message if isinstance(message, bytes) else message.SerializeToString()
+def metadata_of(token=TOKEN_TEXT, version=None):
+    return (over_grpc.TOKEN, token), (over_grpc.VERSION, version or program_version())
+
+
+def call(run, method, *messages, **metadata):
+    """Code and details of a raw call; its first answer's bytes in place of details if no later message is refused."""
+    data = [one if isinstance(one, bytes) else one.SerializeToString() for one in messages]
     with grpc.insecure_channel(run.address.removeprefix("http://")) as channel:
         try:
-            if method == "Follow":
-                answer = next(channel.unary_stream(f"/{over_grpc.SERVICE}/Follow")(data, metadata=metadata))
-            else:
-                answer = channel.unary_unary(f"/{over_grpc.SERVICE}/{method}")(data, metadata=metadata, timeout=30)
+            if method == "Describe":
+                describe = channel.unary_unary(f"/{over_grpc.SERVICE}/Describe")
+                return "OK", describe(*data, metadata=metadata_of(**metadata), timeout=30)
+            play = channel.stream_stream(f"/{over_grpc.SERVICE}/Play")
+            answers = play(iter(data), metadata=metadata_of(**metadata), timeout=30)
+            answer = next(answers)
+            while len(messages) > 1:
+                next(answers)
         except grpc.RpcError as error:
             return error.code().name, error.details()
         return "OK", answer
 
 
+def hello_of(name):
+    return pb.Upload(hello=pb.Hello(collector=name))
+
+
 def test_hostile_clients_are_refused_in_one_line_and_others_play_on(learner, connect, monkeypatch):
     run = learner()
     good = connect(run)
-    for method in ("Describe", "Follow", "Put"):
+    for method in ("Describe", "Play"):
         for token in ("wrong", ""):
-            assert call(run, method, b"", token) == ("UNAUTHENTICATED", "the token differs from the learner's")
+            assert call(run, method, b"", token=token) == ("UNAUTHENTICATED", "the token differs from the learner's")
         code, text = call(run, method, b"", version="0.0.7")
         assert (code, "the worker '0.0.7'" in text) == ("FAILED_PRECONDITION", True)
         assert call(run, method, b"\xff" * 20)[0] == "INVALID_ARGUMENT"
-    assert call(run, "Put", pb.Races(collector="3" * 32))[0] == "INVALID_ARGUMENT"
-    assert call(run, "Follow", pb.Hello(collector="../x"))[0] == "INVALID_ARGUMENT"
-    assert call(run, "Follow", pb.Hello(collector="3" * 32))[0] == "OK"
-    rng, race = random.Random(3), message_of(1, 1)
-    number = run.server._workers["3" * 32].call
+    race, hello = message_of(1, 1), hello_of("3" * 32)
+    assert call(run, "Play", pb.Upload(race=race), hello)[0] == "INVALID_ARGUMENT", "a race before the hello"
+    assert call(run, "Play", hello_of("../x"))[0] == "INVALID_ARGUMENT"
+    assert call(run, "Play", hello)[0] == "OK"
+    rng = random.Random(3)
     for _ in range(30):
         data = bytearray(race)
         data[rng.randrange(12, len(data))] ^= 255
-        assert call(run, "Put", pb.Races(collector="3" * 32, call=number, races=[bytes(data)]))[0] == "INVALID_ARGUMENT"
-    packet = pb.Races(collector="3" * 32, call=number, races=[race]).SerializeToString()
-    for position, bit in itertools.product(range(len(packet) - len(race)), range(8)):
-        data = bytearray(packet)
+        assert call(run, "Play", hello, pb.Upload(race=bytes(data)))[0] == "INVALID_ARGUMENT"
+    upload = pb.Upload(race=race).SerializeToString()
+    for position, bit in itertools.product(range(len(upload) - len(race)), range(8)):
+        data = bytearray(upload)
         data[position] ^= 1 << bit
-        assert call(run, "Put", bytes(data))[0] in ("INVALID_ARGUMENT", "ABORTED"), "a part of the packet is lost"
-    large = bytes(over_grpc.PACKET_BYTES + bounds_of(run.run_state.settings).slot_bytes + 100)
-    assert call(run, "Put", pb.Races(races=[large]))[0] == "RESOURCE_EXHAUSTED"
+        assert call(run, "Play", hello, bytes(data))[0] == "INVALID_ARGUMENT", "a part of the message is lost"
+    large = bytes(serving.MOST_UPLOAD_BYTES + bounds_of(run.run_state.settings).slot_bytes + 100)
+    assert call(run, "Play", hello, pb.Upload(race=large))[0] in ("RESOURCE_EXHAUSTED", "CANCELLED")
     monkeypatch.setattr(serving, "MOST_WORKERS", 1)
-    assert call(run, "Follow", pb.Hello(collector="4" * 32))[0] == "FAILED_PRECONDITION"
+    assert call(run, "Play", hello_of("4" * 32))[0] == "FAILED_PRECONDITION"
     good.play(1)
     run.take(1)
+    assert run.rollouts.get(timeout_s=0.1) is None
+
+
+def test_a_call_that_another_one_replaced_brings_no_race(learner):
+    run, later = learner(), threading.Event()
+
+    def uploads():
+        yield hello_of(WORKER).SerializeToString()
+        later.wait(60)
+        yield pb.Upload(race=message_of(1, 1)).SerializeToString()
+
+    with grpc.insecure_channel(run.address.removeprefix("http://")) as channel:
+        answers = channel.stream_stream(f"/{over_grpc.SERVICE}/Play")(uploads(), metadata=metadata_of(), timeout=30)
+        next(answers)
+        assert call(run, "Play", hello_of(WORKER))[0] == "OK"
+        later.set()
+        with pytest.raises(grpc.RpcError, match="has replaced this one"):
+            list(answers)
     assert run.rollouts.get(timeout_s=0.1) is None
 
 
@@ -493,7 +522,7 @@ def is_closed(connection):
 def news_of(run, digests, number):
     """The first news of a call."""
     context = SimpleNamespace(is_active=lambda: True)
-    return list(itertools.islice(run.server._news(serving._Worker(1005), 0, digests, context), number))
+    return list(itertools.islice(run.server._news(serving._Worker(1005, call=context), digests, context), number))
 
 
 def test_weights_come_in_pieces_and_again_only_after_a_change(learner, monkeypatch):
@@ -506,7 +535,8 @@ def test_weights_come_in_pieces_and_again_only_after_a_change(learner, monkeypat
         assert b"".join(piece.piece for piece in pieces if piece.kind == kind) == whole
     assert max(len(piece.piece) for piece in pieces) == 100
     assert set(digests.values()) == {digest_of(whole)}
-    assert not news_of(run, digests, 2)[1].HasField("weights")
+    run.run_state.publish(frames_total=7)
+    assert news_of(run, digests, 2)[1] == pb.News(frames_total=7)
 
 
 VALUES = packed(network_of(1.0)).numpy().tobytes()
@@ -542,7 +572,7 @@ def evil(learner):
     def serve(news):
         run = learner()
         settings = run.run_state.settings
-        description = run.server._description(serving._Worker(1000), 1, settings)
+        description = run.server._description(serving._Worker(1000), settings)
 
         def follow(*_):
             for one in news:
@@ -557,7 +587,7 @@ def evil(learner):
             ends.wait(60)
 
         server = grpc.server(ThreadPoolExecutor(1), options=(("grpc.max_send_message_length", -1),))
-        handlers = {"Follow": grpc.unary_stream_rpc_method_handler(follow)}
+        handlers = {"Play": grpc.stream_stream_rpc_method_handler(follow)}
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(over_grpc.SERVICE, handlers),))
         servers.append(server)
         port = server.add_insecure_port("127.0.0.1:0")

@@ -57,8 +57,6 @@ OPTIONS: Final = (
 MOST_NEWS_BYTES: Final = 1 << 22
 """Size of the largest message of a learner."""
 MOST_PEM_BYTES: Final = 1 << 20
-PACKET_BYTES: Final = 1 << 20
-"""A packet with so many bytes is sent, even if more races wait."""
 DIGEST_BYTES: Final = 16
 
 OF_SOME_AGENTS: Final = frozenset({"q_values", "action_log_prob"})
@@ -86,7 +84,7 @@ AMessage = TypeVar("AMessage", bound=Message)
 
 
 def parse(kind: type[AMessage], data: bytes) -> AMessage:
-    """Parse a message. Fields that its schema lacks are refused: a damaged tag would hide a field of a packet.
+    """Parse a message. Fields that its schema lacks are refused: a damaged tag would hide a field.
 
     Raises:
         MessageError: if it is damaged.

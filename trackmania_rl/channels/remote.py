@@ -54,9 +54,9 @@ ANSWERS_WITHIN_S: Final = 20.0
 MOST_RACES: Final = 16
 MOST_BYTES: Final = 1 << 28
 """Bounds of races that the learner has not acknowledged; beyond one of them the collector waits."""
-MOST_UNDER_WAY: Final = ROLLOUT_SLOTS_PER_COLLECTOR
-MOST_ACTIONS_UNDER_WAY: Final = 1_000
-"""With so many races and actions under way or in the learner's queue the collector waits, as a local one does."""
+MOST_QUEUED: Final = ROLLOUT_SLOTS_PER_COLLECTOR
+MOST_ACTIONS_QUEUED: Final = 1_000
+"""With so many races and actions in the learner's queue the collector waits, as a local one does."""
 OF_COLLECTOR: Final = ("game", "observation", "agent", "sync")
 """Groups of settings that a running collector depends on."""
 Code = grpc.StatusCode
@@ -233,8 +233,9 @@ class RemoteRunState(RunState):
         self._arriving = bytearray()
         self._changed = threading.Condition()
         self._run_id = ""
-        self._call: int | None = None  # None without a connection
-        self._newest = self._sent = self._taken = 0  # numbers of races
+        self._n_calls = 0
+        self._is_connected = False
+        self._newest = self._sent = self._received = 0  # numbers of races; none is received without a connection
         self._races: dict[int, tuple[int, bytes]] = {}  # not acknowledged: actions and message
         self._channel: grpc.Channel | None = None
         self._error: Exception | None = None
@@ -301,9 +302,8 @@ class RemoteRunState(RunState):
         """
 
         def has_room() -> bool:
-            n_actions = sum(n for n, _ in self._races.values())
-            is_busy = n_actions >= max(MOST_ACTIONS_UNDER_WAY, self._least_actions)
-            is_learner_busy = self._call is not None and len(self._races) >= MOST_UNDER_WAY and is_busy
+            queued = [n_actions for number, (n_actions, _) in self._races.items() if number <= self._received]
+            is_learner_busy = len(queued) >= MOST_QUEUED and sum(queued) >= MOST_ACTIONS_QUEUED
             return not (is_learner_busy or self._n_bytes >= MOST_BYTES or len(self._races) + n_held >= most_races)
 
         self.check()
@@ -324,10 +324,6 @@ class RemoteRunState(RunState):
         self.heartbeat.saved += 1
 
     @property
-    def _least_actions(self) -> int:
-        return self._settings.sync.min_samples_per_worker_packet
-
-    @property
     def _n_bytes(self) -> int:
         return sum(len(message) for _, message in self._races.values())
 
@@ -335,44 +331,66 @@ class RemoteRunState(RunState):
         """Connect, and wait for the first weights, or the end."""
         self._channel = self._learner.open()
         atexit.register(self._channel.close)  # its calls end, and with them the threads
-        for act in (self._follow, self._send):
-            threading.Thread(target=self._guarded, args=(act,), name="connection", daemon=True).start()
+        threading.Thread(target=self._connect, name="connection", daemon=True).start()
         self.heartbeat.n_waiting += 1
         with self._changed:
             while not self.stop_requested and len(self._weights) < len(WEIGHTS_KINDS):
                 self._changed.wait(WAKE_EVERY_S)
         self.heartbeat.n_waiting -= 1
 
-    def _guarded(self, act: Callable[[], None]) -> None:
+    def _connect(self) -> None:
+        """Make one call after the other, and keep the error of one that a further attempt does not mend."""
         try:
-            act()
+            while not self.stop.value:
+                self._call()
+                time.sleep(RETRY_S)
         except Exception as error:  # raised in the main thread
             with self._changed:
                 self._error = LearnerFaultError(str(error)) if isinstance(error, UserError) else error
                 self._changed.notify_all()
 
-    def _follow(self) -> None:
-        """Receive news, from one call after the other."""
+    def _call(self) -> None:
+        """Send races and receive news until the call ends.
+
+        Raises:
+            UserError: if the learner refuses this collector, or its news cannot be used here.
+        """
         assert self._channel is not None
-        call = self._channel.unary_stream(f"/{over_grpc.SERVICE}/Follow")
-        is_away = False
-        while not self.stop.value:
-            why = "it has ended the call"
-            hello = pb.Hello(collector=self._collector, digests=self._digests).SerializeToString()
-            try:
-                for data in cast(Iterator[bytes], call(hello, metadata=self._learner.metadata())):
-                    is_away = False
-                    self._receive(parse(pb.News, data))
-            except grpc.RpcError as error:
-                why = details_of(error)
-                if (refusal := self._learner.refusal(error)) is not None:
-                    raise refusal from None
+        self._n_calls += 1
+        play = self._channel.stream_stream(f"/{over_grpc.SERVICE}/Play")
+        why = "it has ended the call"
+        try:
+            for data in cast(Iterator[bytes], play(self._uploads(self._n_calls), metadata=self._learner.metadata())):
+                self._receive(parse(pb.News, data))
+        except grpc.RpcError as error:
+            why = details_of(error)
+            if (refusal := self._learner.refusal(error)) is not None:
+                raise refusal from None
+        with self._changed:
+            is_away = not self._is_connected and self._n_calls > 1
+            self._is_connected, self._received = False, 0
+        if not is_away and not self.stop.value:
+            log_away(self._learner, why)
+
+    def _uploads(self, call: int) -> Iterator[bytes]:
+        """Yield the messages of a call: first a hello, and then races, those that belong together at once."""
+        yield pb.Upload(hello=pb.Hello(collector=self._collector, digests=self._digests)).SerializeToString()
+        while self._n_calls == call and not self.stop.value:
             with self._changed:
-                self._call = None
-            if not is_away and not self.stop.value:
-                log_away(self._learner, why)
-            is_away = True
-            time.sleep(RETRY_S)
+                self._changed.wait_for(self._waiting, WAKE_EVERY_S)
+                packet = self._waiting() if self._n_calls == call else {}
+                self._sent = max(packet, default=self._sent)
+            for race in packet.values():
+                yield pb.Upload(race=race).SerializeToString()
+
+    def _waiting(self) -> dict[int, bytes]:
+        """Return the races to send by their numbers; none without a connection, or if more are to come."""
+        waiting = {number: race for number, race in self._races.items() if number > self._sent}
+        n_actions = sum(n for n, _ in waiting.values())
+        is_full = len(self._races) >= MOST_RACES // 2 or self._n_bytes >= MOST_BYTES
+        if not self._is_connected or not (is_full or n_actions >= self._settings.sync.min_samples_per_worker_packet):
+            return {}
+        return {number: message for number, (_, message) in waiting.items()}
 
     def _receive(self, news: pb.News) -> None:
         """Take over news.
@@ -390,9 +408,9 @@ class RemoteRunState(RunState):
                 self._run_id = description.run_id
                 self._newest_settings = settings
                 self._progress = progress
-                self._sent = description.received
-                self._newest = max(self._newest, description.received)
-                self._call = description.call
+                self._sent = news.received
+                self._newest = max(self._newest, news.received)
+                self._is_connected = True
                 self._arriving = bytearray()
             log.info("connected to %s, run %s", self._learner.address, settings.run.run_name)
         if news.settings:
@@ -400,7 +418,11 @@ class RemoteRunState(RunState):
         if news.HasField("weights"):
             self._receive_weights(news.weights)
         self._frames_total = max(self._frames_total, min(news.frames_total, 2**62))
-        self._acknowledge(news.taken)
+        with self._changed:
+            self._received = news.received
+            for number in [number for number in self._races if number <= news.taken]:
+                del self._races[number]
+            self._changed.notify_all()
 
     def _receive_weights(self, weights: pb.Weights) -> None:
         """Add a piece of weights; the last one completes a new version."""
@@ -419,51 +441,6 @@ class RemoteRunState(RunState):
             self._weights[weights.kind] = version, bytes(self._arriving)
             self._digests[weights.kind] = weights.digest
             self._changed.notify_all()
-
-    def _acknowledge(self, taken: int) -> None:
-        with self._changed:
-            if taken > self._taken:
-                self._taken = taken
-                for number in [number for number in self._races if number <= taken]:
-                    del self._races[number]
-                self._changed.notify_all()
-
-    def _send(self) -> None:
-        """Send the races of each connection, those that belong together in one call."""
-        assert self._channel is not None
-        put = self._channel.unary_unary(f"/{over_grpc.SERVICE}/Put")
-        while not self.stop.value:
-            with self._changed:
-                self._changed.wait_for(lambda: self._next_packet() is not None, WAKE_EVERY_S)
-                call, packet = self._call, self._next_packet()
-            if packet is None:
-                continue
-            races = pb.Races(collector=self._collector, call=call, races=packet.values())
-            try:
-                reply = parse(pb.Taken, put(races.SerializeToString(), metadata=self._learner.metadata()))
-            except grpc.RpcError as error:
-                if (refusal := self._learner.refusal(error)) is not None:
-                    raise refusal from None
-                time.sleep(RETRY_S)
-                continue
-            with self._changed:
-                if self._call == call:
-                    self._sent = max(packet)
-            self._acknowledge(reply.taken)
-
-    def _next_packet(self) -> dict[int, bytes] | None:
-        """Return the next races by their numbers; None without a connection, or if more are to come."""
-        waiting = {number: race for number, race in self._races.items() if number > self._sent}
-        n_actions = sum(n for n, _ in waiting.values())
-        is_full = len(self._races) >= MOST_RACES // 2 or self._n_bytes >= MOST_BYTES
-        if self._call is None or not waiting or (n_actions < self._least_actions and not is_full):
-            return None
-        packet: dict[int, bytes] = {}
-        for number, (_, message) in waiting.items():
-            packet[number] = message
-            if sum(map(len, packet.values())) >= over_grpc.PACKET_BYTES:
-                break
-        return packet
 
 
 def log_away(learner: LearnerAddress, why: str) -> None:

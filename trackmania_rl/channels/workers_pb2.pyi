@@ -22,7 +22,7 @@ class Hello(_message.Message):
     def __init__(self, collector: _Optional[str] = ..., digests: _Optional[_Mapping[str, bytes]] = ...) -> None: ...
 
 class Description(_message.Message):
-    __slots__ = ("run", "settings", "facts", "name", "call", "received", "progress", "run_id")
+    __slots__ = ("run", "settings", "facts", "name", "progress", "run_id")
     class FactsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -34,19 +34,15 @@ class Description(_message.Message):
     SETTINGS_FIELD_NUMBER: _ClassVar[int]
     FACTS_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
-    CALL_FIELD_NUMBER: _ClassVar[int]
-    RECEIVED_FIELD_NUMBER: _ClassVar[int]
     PROGRESS_FIELD_NUMBER: _ClassVar[int]
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     run: str
     settings: str
     facts: _containers.ScalarMap[str, str]
     name: str
-    call: int
-    received: int
     progress: str
     run_id: str
-    def __init__(self, run: _Optional[str] = ..., settings: _Optional[str] = ..., facts: _Optional[_Mapping[str, str]] = ..., name: _Optional[str] = ..., call: _Optional[int] = ..., received: _Optional[int] = ..., progress: _Optional[str] = ..., run_id: _Optional[str] = ...) -> None: ...
+    def __init__(self, run: _Optional[str] = ..., settings: _Optional[str] = ..., facts: _Optional[_Mapping[str, str]] = ..., name: _Optional[str] = ..., progress: _Optional[str] = ..., run_id: _Optional[str] = ...) -> None: ...
 
 class Weights(_message.Message):
     __slots__ = ("kind", "digest", "size", "offset", "piece")
@@ -63,18 +59,20 @@ class Weights(_message.Message):
     def __init__(self, kind: _Optional[str] = ..., digest: _Optional[bytes] = ..., size: _Optional[int] = ..., offset: _Optional[int] = ..., piece: _Optional[bytes] = ...) -> None: ...
 
 class News(_message.Message):
-    __slots__ = ("description", "frames_total", "taken", "settings", "weights")
+    __slots__ = ("description", "frames_total", "received", "taken", "settings", "weights")
     DESCRIPTION_FIELD_NUMBER: _ClassVar[int]
     FRAMES_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    RECEIVED_FIELD_NUMBER: _ClassVar[int]
     TAKEN_FIELD_NUMBER: _ClassVar[int]
     SETTINGS_FIELD_NUMBER: _ClassVar[int]
     WEIGHTS_FIELD_NUMBER: _ClassVar[int]
     description: Description
     frames_total: int
+    received: int
     taken: int
     settings: str
     weights: Weights
-    def __init__(self, description: _Optional[_Union[Description, _Mapping]] = ..., frames_total: _Optional[int] = ..., taken: _Optional[int] = ..., settings: _Optional[str] = ..., weights: _Optional[_Union[Weights, _Mapping]] = ...) -> None: ...
+    def __init__(self, description: _Optional[_Union[Description, _Mapping]] = ..., frames_total: _Optional[int] = ..., received: _Optional[int] = ..., taken: _Optional[int] = ..., settings: _Optional[str] = ..., weights: _Optional[_Union[Weights, _Mapping]] = ...) -> None: ...
 
 class Column(_message.Message):
     __slots__ = ("name", "dtype", "shape", "data")
@@ -96,18 +94,10 @@ class Race(_message.Message):
     columns: _containers.RepeatedCompositeFieldContainer[Column]
     def __init__(self, facts: _Optional[str] = ..., columns: _Optional[_Iterable[_Union[Column, _Mapping]]] = ...) -> None: ...
 
-class Races(_message.Message):
-    __slots__ = ("collector", "call", "races")
-    COLLECTOR_FIELD_NUMBER: _ClassVar[int]
-    CALL_FIELD_NUMBER: _ClassVar[int]
-    RACES_FIELD_NUMBER: _ClassVar[int]
-    collector: str
-    call: int
-    races: _containers.RepeatedScalarFieldContainer[bytes]
-    def __init__(self, collector: _Optional[str] = ..., call: _Optional[int] = ..., races: _Optional[_Iterable[bytes]] = ...) -> None: ...
-
-class Taken(_message.Message):
-    __slots__ = ("taken",)
-    TAKEN_FIELD_NUMBER: _ClassVar[int]
-    taken: int
-    def __init__(self, taken: _Optional[int] = ...) -> None: ...
+class Upload(_message.Message):
+    __slots__ = ("hello", "race")
+    HELLO_FIELD_NUMBER: _ClassVar[int]
+    RACE_FIELD_NUMBER: _ClassVar[int]
+    hello: Hello
+    race: bytes
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., race: _Optional[bytes] = ...) -> None: ...

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import hmac
+import itertools
 import json
 import logging
 import math
@@ -31,7 +32,7 @@ from trackmania_rl.agents.weights import packed
 from trackmania_rl.channels import over_grpc
 from trackmania_rl.channels import workers_pb2 as pb
 from trackmania_rl.channels.over_grpc import AMessage, MessageError, WorkerAccess
-from trackmania_rl.channels.rollouts import WAKE_EVERY_S, RolloutBounds
+from trackmania_rl.channels.rollouts import RolloutBounds
 from trackmania_rl.channels.run_state import NO_WEIGHTS, WeightsKind
 from trackmania_rl.errors import PassingError, UserError
 from trackmania_rl.paths import program_version
@@ -51,11 +52,13 @@ MOST_REMEMBERED: Final = 1000
 MOST_CALLS: Final = 3 * MOST_WORKERS
 MOST_QUEUED: Final = 16
 """Races of a worker that wait for the learner; further ones wait in their call."""
-MOST_RACES_OF_PACKET: Final = 1024
+MOST_UPLOAD_BYTES: Final = 1 << 20
+"""Size of the largest message of a worker beyond that of the largest race."""
 MOST_CONNECTIONS: Final = 4 * MOST_WORKERS
 """Further ones are closed before authentication. The handshake of a connection has a time limit."""
 MOST_FILES: Final = 1 << 14
 NEWS_EVERY_S: Final = 0.05
+"""Interval of news, besides those of each race that is received or taken."""
 WEIGHTS_EVERY_S: Final = 0.5
 """Weights are sent at most this often."""
 OPTIONS: Final = (
@@ -91,9 +94,14 @@ class _Worker:
     taken: int = 0  # newest race that the learner has learned from, or refused
     n_queued: int = 0
     n_refused: int = 0  # messages, of which the 1st, 10th, 100th ... are logged
-    call: int = 0  # newest one of this session, which alone is answered
-    is_connected: bool = False
+    call: grpc.ServicerContext | None = None  # newest one of this session, which alone is answered; None if it is away
+    refusal: str = ""  # of a message of this call
     changed: threading.Condition = field(default_factory=threading.Condition)
+
+    def wait_for_change(self, sent: pb.News) -> None:
+        """Wait for other numbers of races than those in news that were sent, at most until the next news are due."""
+        with self.changed:
+            self.changed.wait_for(lambda: (self.received, self.taken) != (sent.received, sent.taken), NEWS_EVERY_S)
 
 
 @dataclass(frozen=True)
@@ -147,7 +155,7 @@ class ServeWorkers(Hook):
         self._workers: dict[str, _Worker] = {}
         self._lock = threading.Lock()
         self._weights = dict.fromkeys(networks, _Weights())
-        self._n_calls = 0
+        self._numbers = itertools.count()  # of descriptions
         self._run_id = uuid.uuid4().hex
         self._ends = False
 
@@ -163,14 +171,13 @@ class ServeWorkers(Hook):
         self._compressor = over_grpc.make_sample_compressor(self.run.settings)
         self._server = grpc.server(
             ThreadPoolExecutor(MOST_CALLS, thread_name_prefix="workers"),
-            options=(*OPTIONS, ("grpc.max_receive_message_length", over_grpc.PACKET_BYTES + self._bounds.slot_bytes)),
+            options=(*OPTIONS, ("grpc.max_receive_message_length", MOST_UPLOAD_BYTES + self._bounds.slot_bytes)),
             maximum_concurrent_rpcs=MOST_CALLS,
             interceptors=[_Admission(self.access.token)],
         )
         calls = {
             "Describe": grpc.unary_unary_rpc_method_handler(self._describe),
-            "Follow": grpc.unary_stream_rpc_method_handler(self._follow),
-            "Put": grpc.unary_unary_rpc_method_handler(self._put),
+            "Play": grpc.stream_stream_rpc_method_handler(self._play),
         }
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(over_grpc.SERVICE, calls),))
         access, self.port = self.access, 0
@@ -201,7 +208,7 @@ class ServeWorkers(Hook):
     @override
     def tick(self) -> None:
         """Count the workers."""
-        self.run.n_workers = sum(worker.is_connected for worker in tuple(self._workers.values()))
+        self.run.n_workers = sum(worker.call is not None for worker in tuple(self._workers.values()))
 
     @override
     def state_dict(self) -> dict[str, Any]:
@@ -217,8 +224,7 @@ class ServeWorkers(Hook):
     def _describe(self, data: bytes, context: grpc.ServicerContext) -> bytes:
         """Describe the run to a machine that has not been admitted yet."""
         self._parse(pb.Hello, data, context)
-        settings = self._settings()
-        return self._description(_Worker(FIRST_NUMBER), 0, settings).SerializeToString()
+        return self._description(_Worker(FIRST_NUMBER), self._settings()).SerializeToString()
 
     def _parse(self, kind: type[AMessage], data: bytes, context: grpc.ServicerContext) -> AMessage:
         try:
@@ -232,16 +238,14 @@ class ServeWorkers(Hook):
         run_state.pull()
         return run_state.settings
 
-    def _description(self, worker: _Worker, call: int, settings: Settings) -> pb.Description:
+    def _description(self, worker: _Worker, settings: Settings) -> pb.Description:
         progress = self.run.progress.get(worker.number, CollectorProgress()).state_dict()
         network = self._networks["exploration"]
         return pb.Description(
             run=settings.run.run_name,
             settings=self._settings_of(worker, settings),
             facts=over_grpc.fingerprint(settings, self.run.spaces, network, self.run.maps_folder),
-            name=f"session-{self.run.session}/call-{call}",
-            call=call,
-            received=worker.received,
+            name=f"session-{self.run.session}/call-{next(self._numbers)}",
             progress=json.dumps(progress | {"streams": {}}),
             run_id=self._run_id,
         )
@@ -250,67 +254,68 @@ class ServeWorkers(Hook):
         seed = SeedTree(settings.run.seed).integer(f"worker-{worker.number}")
         return json.dumps(over_grpc.settings_for_workers(settings, seed))
 
-    def _admit(self, name: str, context: grpc.ServicerContext) -> tuple[_Worker, int]:
-        """Return a worker and the number of its call."""
+    def _admit(self, name: str, context: grpc.ServicerContext) -> _Worker:
+        """Return the worker of a call, which replaces its earlier ones."""
         if not ID_PATTERN.fullmatch(name):
             context.abort(Code.INVALID_ARGUMENT, "the worker has no id")
         with self._lock:
-            n_others = sum(worker.is_connected for one, worker in self._workers.items() if one != name)
+            n_others = sum(worker.call is not None for one, worker in self._workers.items() if one != name)
             if n_others >= MOST_WORKERS:
                 context.abort(Code.FAILED_PRECONDITION, f"the run has {MOST_WORKERS} workers, the most")
-            away = [one for one, worker in self._workers.items() if not worker.is_connected and one != name]
+            away = [one for one, worker in self._workers.items() if worker.call is None and one != name]
             if name not in self._workers and len(self._workers) >= MOST_REMEMBERED:
                 del self._workers[away[0]]
             number = 1 + max((worker.number for worker in self._workers.values()), default=FIRST_NUMBER - 1)
             worker = self._workers.setdefault(name, _Worker(number))
-            self._n_calls += 1
-            call = self._n_calls
             with worker.changed:
-                worker.call = call
-                worker.is_connected = True
+                worker.call, worker.refusal = context, ""
                 worker.changed.notify_all()
-        return worker, call
+        return worker
 
-    def _follow(self, data: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
-        """Admit a worker, and yield news until the call ends."""
-        hello = self._parse(pb.Hello, data, context)
-        worker, call = self._admit(hello.collector, context)
+    def _play(self, uploads: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
+        """Admit a worker, take its races in a thread, and yield news until the call ends."""
+        hello = self._parse(pb.Upload, next(uploads, b""), context).hello
+        worker = self._admit(hello.collector, context)
         log.info("worker %d has joined (%s)", worker.number, context.peer())
+        threading.Thread(target=self._receive, args=(worker, uploads, context), name="races", daemon=True).start()
         try:
-            for news in self._news(worker, call, dict(hello.digests), context):
+            for news in self._news(worker, dict(hello.digests), context):
                 yield news.SerializeToString()
         finally:
             with worker.changed:
-                worker.is_connected &= worker.call != call
+                if worker.call is context:
+                    worker.call = None
+                worker.changed.notify_all()
             log.info("worker %d has left", worker.number)
 
-    def _news(
-        self, worker: _Worker, call: int, digests: dict[str, bytes], context: grpc.ServicerContext
-    ) -> Iterator[pb.News]:
+    def _news(self, worker: _Worker, digests: dict[str, bytes], context: grpc.ServicerContext) -> Iterator[pb.News]:
         """Yield weights, settings and counts as they change; weights in pieces, between which the others come."""
         settings = self._settings()
-        yield pb.News(description=self._description(worker, call, settings))
+        yield pb.News(description=self._description(worker, settings), received=worker.received)
         pieces: Iterator[pb.Weights] = iter(())
-        sent: pb.News | None = None
+        sent = pb.News()
         while context.is_active() and not self._ends:
-            if worker.call != call:
+            if worker.call is not context:
                 context.abort(Code.ABORTED, "another call of this worker has replaced this one")
-            news = pb.News(frames_total=self.run.channels.run_state.frames_total, taken=worker.taken)
-            is_changed = news != sent
-            sent = pb.News(frames_total=news.frames_total, taken=news.taken)
+            if worker.refusal:
+                context.abort(Code.INVALID_ARGUMENT, worker.refusal)
+            frames_total = self.run.channels.run_state.frames_total
+            news = pb.News(frames_total=frames_total, received=worker.received, taken=worker.taken)
+            counts = pb.News()
+            counts.CopyFrom(news)
             if (newest := self._settings()) is not settings:
-                settings, is_changed = newest, True
+                settings = newest
                 news.settings = self._settings_of(worker, settings)
             if (piece := next(pieces, None)) is None:
                 pieces = self._pieces(digests)
                 piece = next(pieces, None)
             if piece is not None:
                 news.weights.CopyFrom(piece)
+            if news != sent:
+                sent = counts
                 yield news
-                continue
-            if is_changed:
-                yield news
-            time.sleep(NEWS_EVERY_S)
+            if piece is None:
+                worker.wait_for_change(counts)
 
     def _pieces(self, digests: dict[str, bytes]) -> Iterator[pb.Weights]:
         """Yield the pieces of each kind of weights that differ from those of the digests, and update these."""
@@ -336,42 +341,39 @@ class ServeWorkers(Hook):
                     self._weights[kind] = weights
             return weights
 
-    def _put(self, data: bytes, context: grpc.ServicerContext) -> bytes:
-        """Put the races of a worker's newest call into the learner's queue, except repeated ones."""
-        races = self._parse(pb.Races, data, context)
-        worker = self._workers.get(races.collector)
-        if worker is None or len(races.races) > MOST_RACES_OF_PACKET:
-            context.abort(Code.INVALID_ARGUMENT, "the worker has not joined, or sends too many races")
-            raise AssertionError
-        try:
-            for message in races.races:
-                race = over_grpc.decode_race(message, self._bounds, self.run.spaces, self._compressor.decompress)
-                if not self._queue(worker, races.call, race, context):
-                    break
-        except MessageError as error:
-            worker.n_refused += 1
-            if math.log10(worker.n_refused).is_integer():
-                log.warning("worker %d is refused: %s; so far %d times", worker.number, error, worker.n_refused)
-            context.abort(Code.INVALID_ARGUMENT, str(error))
-        return pb.Taken(taken=worker.taken).SerializeToString()
+    def _receive(self, worker: _Worker, uploads: Iterator[bytes], context: grpc.ServicerContext) -> None:
+        """Put the races of a call into the learner's queue."""
+        with contextlib.suppress(grpc.RpcError):  # the call has ended
+            for data in uploads:
+                try:
+                    message = over_grpc.parse(pb.Upload, data).race
+                    race = over_grpc.decode_race(message, self._bounds, self.run.spaces, self._compressor.decompress)
+                except MessageError as error:
+                    self._refuse(worker, context, str(error))
+                    return
+                self._queue(worker, context, race)
 
-    def _queue(self, worker: _Worker, call: int, race: Race, context: grpc.ServicerContext) -> bool:
-        """Wait for room in the learner's queue, and put a race; return False if the call is replaced or ends."""
+    def _refuse(self, worker: _Worker, context: grpc.ServicerContext, why: str) -> None:
+        """End a call because of one of its messages."""
+        with worker.changed:
+            worker.n_refused += 1
+            if worker.call is context:
+                worker.refusal = why
+        if math.log10(worker.n_refused).is_integer():
+            log.warning("worker %d is refused: %s; so far %d times", worker.number, why, worker.n_refused)
+
+    def _queue(self, worker: _Worker, context: grpc.ServicerContext, race: Race) -> None:
+        """Wait for room in the learner's queue, and put a race; drop it if it is repeated, or its call has ended."""
         sequence = race.facts.sequence
         with worker.changed:
-            while worker.n_queued >= MOST_QUEUED and worker.call == call:
-                worker.changed.wait(WAKE_EVERY_S)
-                if not context.is_active() or self._ends:
-                    return False
-            if worker.call != call:
-                context.abort(Code.ABORTED, "another call of this worker has replaced this one")
-            if sequence > worker.received:
+            worker.changed.wait_for(lambda: worker.n_queued < MOST_QUEUED or worker.call is not context)
+            if worker.call is context and sequence > worker.received:
                 worker.received = sequence
                 worker.n_queued += 1
                 race.facts = race.facts.with_changes(collector=worker.number)
                 race.give_back = functools.partial(_take, worker, sequence)
                 self.run.channels.rollouts.add(race)
-        return True
+                worker.changed.notify_all()
 
 
 def _take(worker: _Worker, sequence: int) -> None:
