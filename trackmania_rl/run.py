@@ -346,7 +346,8 @@ def _collectors(
     setup = CollectorSetup(
         n_collectors=settings.game.n_collectors,
         session=f"session-{run.session}",
-        channels=run.channels,
+        open_collector=run.channels.open_collector,
+        close_collector=run.channels.close_collector,
         progress=run.progress,
         maps_folder=parts.maps_folder,
         folder=run.folder.path,

@@ -133,7 +133,7 @@ def test_the_end_of_the_run_ends_the_waits_for_room_and_for_a_turn(open_channels
     waiting = [threading.Thread(target=lambda wait=wait: answers.append(wait())) for wait in waits]
     for thread in waiting:
         thread.start()
-    wait_until(lambda: channels.rollouts.heartbeat(0).n_waiting)
+    wait_until(lambda: sink.heartbeat.n_waiting)
     channels.run_state.publish(stop=True)
     for thread in waiting:
         thread.join()
@@ -242,14 +242,16 @@ def test_weights_frame_count_and_the_end_are_seen_as_they_are_published(open_cha
 def test_a_collector_beats_while_it_waits_for_room_or_for_its_turn_and_says_so(open_channels, children):
     source = open_channels(slots_per_collector=1).rollouts
     sink = source.open_collector(0)
-    source.open_collector(1)
-    assert (source.heartbeat(0).at_s, source.heartbeat(0).n_waiting) == (0, 0)
+    other = source.open_collector(1)
+    assert (sink.heartbeat.at_s, sink.heartbeat.n_waiting) == (0, 0)
     acquired(sink)
+    assert sink.heartbeat.progress_at_s == 0
     sink.put(0, children.make_race(1, 4))
+    assert sink.heartbeat.progress_at_s > 0
     sink.beat()
-    assert source.heartbeat(0).at_s > 0
-    assert source.heartbeat(0).n_waiting == 0
-    assert source.heartbeat(1).at_s == 0
+    assert sink.heartbeat.at_s > 0
+    assert sink.heartbeat.n_waiting == 0
+    assert other.heartbeat.at_s == 0
     waits = [
         (lambda: sink.acquire_frames(0), lambda: got(source).release()),
         (sink.await_turn, lambda: source.give_turn(0, 5)),
@@ -257,12 +259,11 @@ def test_a_collector_beats_while_it_waits_for_room_or_for_its_turn_and_says_so(o
     for wait, end in waits:
         waiting = threading.Thread(target=wait)
         waiting.start()
-        wait_until(lambda: source.heartbeat(0).n_waiting > 0)
+        wait_until(lambda: sink.heartbeat.n_waiting > 0)
         for _ in range(2):
-            before_s = source.heartbeat(0).at_s
-            wait_until(lambda: source.heartbeat(0).at_s > before_s)  # noqa: B023
+            before_s = sink.heartbeat.at_s
+            wait_until(lambda: sink.heartbeat.at_s > before_s)  # noqa: B023
         end()
         waiting.join()
-        wait_until(lambda: source.heartbeat(0).n_waiting == 0)
-    source.open_collector(0)
-    assert source.heartbeat(0).at_s == 0, "of its new process"
+        wait_until(lambda: sink.heartbeat.n_waiting == 0)
+    assert source.open_collector(0).heartbeat.at_s == 0, "of its new process"

@@ -17,7 +17,8 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there are no su
 @pytest.mark.parametrize("place", PLACES)
 def test_no_process_waits_for_one_that_is_stopped_or_killed_there(children, start, place):
     source = Rollouts(BOUNDS, slots_per_collector=2, stop=make_stop_flag())
-    stopped = start(children.stop_within, source.open_collector(0), place, 1)
+    sink = source.open_collector(0)
+    stopped = start(children.stop_within, sink, place, 1)
     if "turn" in place:
         source.give_turn(0, 1)
     with got(source) as first:
@@ -36,7 +37,7 @@ def test_no_process_waits_for_one_that_is_stopped_or_killed_there(children, star
                         break
 
     other_collector_plays(11, 12, 13)
-    assert source.heartbeat(0).at_s > 0
+    assert sink.heartbeat.at_s > 0
     os.kill(stopped.pid, signal.SIGKILL)
     stopped.join(60)
     assert stopped.exitcode == -signal.SIGKILL

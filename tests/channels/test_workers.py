@@ -28,7 +28,7 @@ from trackmania_rl.channels import over_grpc, remote
 from trackmania_rl.channels import workers_pb2 as pb
 from trackmania_rl.channels.heartbeat import Heartbeat
 from trackmania_rl.channels.over_grpc import MessageError, WorkerAccess, decode_race, digest_of, encode_race
-from trackmania_rl.channels.remote import LearnerAddress, RemoteRolloutSink, RemoteRunState, WorkerSide
+from trackmania_rl.channels.remote import LearnerAddress, RemoteLearner, WorkerSide
 from trackmania_rl.channels.rollouts import RolloutBounds, Rollouts, make_stop_flag
 from trackmania_rl.channels.run_state import (
     NO_WEIGHTS,
@@ -295,17 +295,21 @@ class Player:
     """A collector's ends, connected to a learner."""
 
     def __init__(self, address, settings, name=WORKER, token=TOKEN_TEXT, certificate=None):
-        read_settings = WorkerConfig(SHIPPED_FOLDER, UserSettings()).settings_of
-        self.machine = WorkerSide(read_settings, FACTS, SHIPPED_FOLDER / "maps", packed(network_of(0.0)).numel())
-        self.heartbeat, self.stop = multiprocessing.RawValue(Heartbeat), make_stop_flag()
-        server = LearnerAddress(address, token, certificate)
-        self.state = RemoteRunState(server, name, self.machine, settings, self.heartbeat, self.stop)
-        self.sink = RemoteRolloutSink(self.state, bounds_of(settings), 1)
+        machine = WorkerSide(
+            settings_of=WorkerConfig(SHIPPED_FOLDER, UserSettings()).settings_of,
+            settings=settings,
+            facts=FACTS,
+            maps_folder=SHIPPED_FOLDER / "maps",
+            bounds=bounds_of(settings),
+            weights_bytes=packed(network_of(0.0)).numel(),
+        )
+        self.stop, server = make_stop_flag(), LearnerAddress(address, token, certificate)
+        self.state = RemoteLearner(server, name, machine, self.stop, multiprocessing.RawValue(Heartbeat))
 
     def play(self, *seeds):
         for seed in seeds:
-            acquired(self.sink)
-            self.sink.put(0, a_race(seed))
+            acquired(self.state)
+            self.state.put(0, a_race(seed))
 
     def weight(self, kind="exploration"):
         network = network_of(9.0)
@@ -370,7 +374,7 @@ def test_a_race_counts_once_across_a_killed_learner(learner, connect):
     run.close()
     wait_until(lambda: not player.state._is_connected)
     player.play(*range(4, 4 + remote.MOST_RACES - 1))
-    assert player.sink.acquire_frames(0, 0.05) is None, "the collector waits"
+    assert player.state.acquire_frames(0, 0.05) is None, "the collector waits"
     after = learner(dataclasses.replace(ON_LOOPBACK, port=run.server.port), state=checkpoint)
     for seed in range(3, 4 + remote.MOST_RACES - 1):
         after.take(seed)
@@ -399,7 +403,7 @@ def test_a_collector_of_a_busy_learner_waits(learner, connect, monkeypatch):
     player = connect(run)
     player.play(*range(remote.MOST_QUEUED))
     wait_until(lambda: player.state._received == remote.MOST_QUEUED)
-    assert player.sink.acquire_frames(0, 0.2) is None
+    assert player.state.acquire_frames(0, 0.2) is None
     run.take(0)
     player.play(4)
 
@@ -610,11 +614,11 @@ def test_hostile_learners_are_refused_in_one_line(evil, connect, news, text):
 def test_a_learner_names_no_files_outside_the_maps_folder(settings):
     values = over_grpc.settings_for_workers(settings, 1)
     read = WorkerConfig(SHIPPED_FOLDER, UserSettings()).settings_of
-    read(values)
+    read(json.dumps(values))
     for path in ("/etc/passwd", "../../etc/passwd", "C:\\x"):
         values["game"]["map_cycle"][0]["map_path"] = path
         with pytest.raises(UserError, match="is no file within"):
-            read(values)
+            read(json.dumps(values))
 
 
 def test_workers_get_no_whole_paths_of_the_learners_machine(settings, tmp_path):

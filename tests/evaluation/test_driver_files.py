@@ -129,7 +129,7 @@ def test_drivers_of_all_that_ships_load_beside_the_default_configuration(config,
     loaded_driver = load_driver(write_driver(tmp_path / "one.driver", driver), torch_device="cpu")
     check_decision(loaded_driver.actor, spaces)
     assert own_code(settings) == []
-    of_run = json.loads(json.dumps(settings_for_workers(settings, seed=1)))
+    of_run = json.dumps(settings_for_workers(settings, seed=1))
     assert WorkerConfig(repository_root, UserSettings()).settings_of(of_run).agent == settings.agent
     loaded = loaded_driver.settings
     assert {name: loaded.flat()[name] for name in DRIVER_SETTINGS} == {

@@ -8,7 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 from tests.run_log import write_races
-from trackmania_rl.channels.run_state import Channels, SharedRunState
+from trackmania_rl.channels.heartbeat import Heartbeat
+from trackmania_rl.channels.run_state import SharedRunState
 from trackmania_rl.errors import UserError
 from trackmania_rl.multiprocess import collectors as collectors_module
 from trackmania_rl.multiprocess import run_setup
@@ -115,10 +116,13 @@ class DyingCollectors:
         return SimpleNamespace(is_alive=lambda: False, exitcode=1)
 
     def start(self, session, n_starts, demonstrations=(), progress=None):
-        rollouts = SimpleNamespace(open_collector=lambda index: f"way of {index}", close_collector=lambda _: None)
-        channels = Channels(rollouts, self.run_state)
+        def open_collector(index):
+            return SimpleNamespace(index=index, heartbeat=Heartbeat()), self.run_state
+
         folders, name = (Path("/maps"), Path("/run")), f"session-{session}"
-        setup = CollectorSetup(2, name, channels, progress or {}, *folders, demonstrations=demonstrations)
+        setup = CollectorSetup(
+            2, name, open_collector, lambda _: None, progress or {}, *folders, demonstrations=demonstrations
+        )
         started = CollectorSupervisor(setup)
         started.start()
         for _ in range(n_starts - 1):
@@ -145,7 +149,7 @@ def test_each_start_of_a_collector_has_a_name_and_so_random_numbers_of_its_own(c
     assert [task.progress.n_races for task in tasks] == [0, 17] * 6
     # After a crash the streams begin anew, as what they gave last may have led to it.
     assert [dict(task.progress.streams) for task in tasks] == [{}, {"explorer": "state"}, {}, {}, {}, {}] * 2
-    assert [task.rollouts for task in tasks] == ["way of 0", "way of 1"] * 6
+    assert [task.rollouts.index for task in tasks] == [0, 1] * 6
     assert [task.tracks_folder.name for task in tasks] == ["collector-0", "collector-1"] * 6
     assert all(task.run_state is collectors.run_state for task in tasks)
 

@@ -9,7 +9,6 @@ import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
-from unittest.mock import MagicMock
 
 import psutil
 import pytest
@@ -44,13 +43,8 @@ class FakeCollectors:
         monkeypatch.setattr(collectors_module, "limits_of_collectors", lambda _: limits)
         monkeypatch.setattr(collectors_module, "start_collector", self._start)
         monkeypatch.setattr(collectors_module, "end_with_games", self._kill)
-        channels = MagicMock()
-        channels.open_collector.return_value = MagicMock(), MagicMock()
-        channels.heartbeat = self.heartbeats.__getitem__
-        channels.close_collector = self.reported_dead.append
-        self.supervisor = CollectorSupervisor(
-            CollectorSetup(n_collectors, "1", channels, {}, Path("maps"), Path("run"))
-        )
+        setup = CollectorSetup(n_collectors, "1", self._open, self.reported_dead.append, {}, Path("maps"), Path("run"))
+        self.supervisor = CollectorSupervisor(setup)
         self.supervisor.start()
 
     def pass_time(self, seconds):
@@ -72,12 +66,15 @@ class FakeCollectors:
                 return True
         return False
 
+    def _open(self, index):
+        self.heartbeats[index] = Heartbeat()
+        return SimpleNamespace(heartbeat=self.heartbeats[index]), SimpleNamespace(frames_total=0, settings=None)
+
     def _start(self, task, _):
         if self.failing_starts:
             raise self.failing_starts.pop()
         index = task.index
         self.starts_s[index].append(self.now_s)
-        self.heartbeats[index] = Heartbeat()
         self.processes[index] = SimpleNamespace(index=index, is_alive=lambda: True, exitcode=None)
         return self.processes[index]
 
@@ -113,7 +110,7 @@ def test_a_run_ends_when_no_collector_delivers_any_more(collectors_of):
             collectors.pass_time(1.0)
 
     for index in (0, 1):
-        collectors.supervisor.jobs[index].n_delivered += 1
+        collectors.heartbeats[index].progress_at_s += 1
     with pytest.raises(KeepsFailingError, match=r"\(exit code -9\): it has failed 6 times in a row, and so has each"):
         all_die_for_an_hour()
 
@@ -143,7 +140,7 @@ def watched(collectors_of):
     """One that has delivered."""
     collectors = collectors_of(1, LIMITS)
     assert not collectors.go_on(10)
-    collectors.supervisor.jobs[0].n_delivered += 1
+    collectors.heartbeats[0].progress_at_s += 1
     return collectors
 
 
@@ -253,12 +250,11 @@ def test_a_collector_that_does_not_end_is_killed_with_its_games(is_stopped, monk
         if is_stopped:
             os.kill(process.pid or 0, signal.SIGSTOP)
         monkeypatch.setattr(collectors_module, "start_collector", lambda *_: process)
-        channels = MagicMock()
-        channels.open_collector.return_value = MagicMock(), MagicMock()
-        collectors = CollectorSupervisor(CollectorSetup(1, "1", channels, {}, Path("maps"), Path("run")))
+        ends = SimpleNamespace(heartbeat=Heartbeat()), SimpleNamespace(frames_total=0)
+        setup = CollectorSetup(1, "1", lambda _: ends, lambda _: None, {}, Path("maps"), Path("run"))
+        collectors = CollectorSupervisor(setup)
         collectors.start()
         collectors.stop(within_s=0.1)
-        channels.stop.assert_called_once_with()
         assert not process.is_alive()
         assert collectors.n_alive == 0
         assert not is_running(game)

@@ -24,7 +24,7 @@ class Heartbeat(ctypes.Structure):
 
     Attributes:
         at_s: time of the last heartbeat; 0 before the first.
-        progress_at_s: time of the last pass of the training loop.
+        progress_at_s: time of the last pass of the training loop, or of a collector's last race or fragment; 0 before.
         n_waiting: threads that wait for room or for a turn, without progress meanwhile.
         silence_s: longest time without a heartbeat; 0 for the supervisor's default.
         stall_s: longest time without progress, likewise.

@@ -30,11 +30,10 @@ from trackmania_rl.channels.heartbeat import Heartbeat
 from trackmania_rl.channels.over_grpc import digest_of, parse, printable
 from trackmania_rl.channels.rollouts import (
     ROLLOUT_SLOTS_PER_COLLECTOR,
-    SPAWN,
+    WAIT_FOREVER_S,
     WAKE_EVERY_S,
     RolloutBounds,
     RolloutSink,
-    make_stop_flag,
 )
 from trackmania_rl.channels.run_state import NO_WEIGHTS, WEIGHTS_KINDS, LearnerFaultError, RunState, WeightsKind
 from trackmania_rl.cli import is_loopback
@@ -43,7 +42,7 @@ from trackmania_rl.files import parse_json
 from trackmania_rl.paths import program_version
 from trackmania_rl.race.race import CollectorProgress, Race
 from trackmania_rl.settings import Settings
-from trackmania_rl.settings.groups import NEEDS_RESTART, groups
+from trackmania_rl.settings.groups import COLLECTOR_SETTINGS
 from trackmania_rl.settings.loading import changed_settings
 
 log = logging.getLogger(__name__)
@@ -57,8 +56,6 @@ MOST_BYTES: Final = 1 << 28
 MOST_QUEUED: Final = ROLLOUT_SLOTS_PER_COLLECTOR
 MOST_ACTIONS_QUEUED: Final = 1_000
 """With so many races and actions in the learner's queue the collector waits, as a local one does."""
-OF_COLLECTOR: Final = ("game", "observation", "agent", "sync")
-"""Groups of settings that a running collector depends on."""
 Code = grpc.StatusCode
 REFUSALS: Final = (Code.UNAUTHENTICATED, Code.FAILED_PRECONDITION, Code.INVALID_ARGUMENT)
 """Codes that a further attempt does not change."""
@@ -158,37 +155,29 @@ class WorkerSide:
     """Facts of a worker's machine about its learner's run, picklable.
 
     Attributes:
-        read_settings: turns the learner's settings, as JSON values, into those of this machine.
+        settings_of: reads the learner's settings, JSON, as those of this machine.
+        settings: the first ones.
         facts: see `over_grpc.fingerprint`, besides those of maps.
+        bounds: size of the largest race.
         weights_bytes: size of a network's weights.
     """
 
-    read_settings: Callable[[Mapping[str, Any]], Settings]
+    settings_of: Callable[[str], Settings]
+    settings: Settings
     facts: Mapping[str, str]
     maps_folder: Path
+    bounds: RolloutBounds
     weights_bytes: int
 
-    def settings_of(self, text: str) -> Settings:
-        """Read a learner's settings.
-
-        Raises:
-            UserError: if they cannot be used here.
-        """
-        try:
-            return self.read_settings(parse_json(text))
-        except ValueError as error:
-            raise LearnerFaultError(f"the learner's settings are damaged: {printable(error)}") from None
-
-    def require_playable(self, description: pb.Description, current: Settings) -> Settings:
+    def require_playable(self, description: pb.Description) -> Settings:
         """Return the settings of a description.
 
         Raises:
-            UserError: if it is another run than that of the current settings, or the machines differ.
+            UserError: if it is another run than that of the first settings, or the machines differ.
         """
         settings = self.settings_of(description.settings)
-        shaping = {name for group in OF_COLLECTOR for name in groups()[group].model_fields} & NEEDS_RESTART
-        if changed := sorted(changed_settings(current, settings).keys() & (shaping | {"run_name"})):
-            raise LearnerFaultError(
+        if changed := sorted(changed_settings(self.settings, settings).keys() & COLLECTOR_SETTINGS):
+            raise UserError(
                 f"the learner's run has other settings than before ({', '.join(changed)}): start this worker again"
             )
         own = {**self.facts, **over_grpc.map_facts(settings, self.maps_folder)}
@@ -196,36 +185,29 @@ class WorkerSide:
         return settings
 
 
-class RemoteRunState(RunState):
-    """Connection of one collector to its learner, with the newest state of the run.
+class RemoteLearner(RolloutSink, RunState):
+    """A collector's ends of both channels to a learner on another machine.
 
-    It is picklable. The first `pull` connects, and waits for the first weights. Errors of the connection's threads are
+    It is picklable. The first `pull` connects, and waits for the first weights. An error of the connection's thread is
     raised by the next call.
 
     Args:
-        learner: to connect to.
+        address: of the learner.
         collector: its id, at most 32 letters.
         machine: of this collector.
-        settings: the first ones.
-        heartbeat: of the collector's process, also written while it waits. `saved` counts its races.
         stop: see `make_stop_flag`.
+        heartbeat: of the collector's process.
     """
 
     def __init__(
-        self,
-        learner: LearnerAddress,
-        collector: str,
-        machine: WorkerSide,
-        settings: Settings,
-        heartbeat: Heartbeat,
-        stop: Any,
+        self, address: LearnerAddress, collector: str, machine: WorkerSide, stop: Any, heartbeat: Heartbeat
     ) -> None:
-        self._arguments = learner, collector, machine, settings, heartbeat, stop
-        self._learner, self._collector, self._machine = learner, collector, machine
-        self.heartbeat = heartbeat
-        self.stop = stop
-        self._settings = self._newest_settings = settings
-        self._compressor = over_grpc.make_sample_compressor(settings)
+        game = machine.settings.game
+        super().__init__(1 if game.is_in_process else game.games_per_collector, heartbeat, stop)
+        self._arguments = address, collector, machine, stop, heartbeat
+        self._address, self._collector, self._machine = address, collector, machine
+        self._settings = self._newest_settings = machine.settings
+        self._compressor = over_grpc.make_sample_compressor(machine.settings)
         self._frames_total = 0
         self._progress: CollectorProgress | None = None
         self._weights: dict[str, tuple[int, bytes]] = {}  # version and bytes, by kind
@@ -240,8 +222,8 @@ class RemoteRunState(RunState):
         self._channel: grpc.Channel | None = None
         self._error: Exception | None = None
 
-    def __reduce__(self) -> tuple[type[RemoteRunState], tuple[Any, ...]]:
-        return RemoteRunState, self._arguments
+    def __reduce__(self) -> tuple[type[RemoteLearner], tuple[Any, ...]]:
+        return RemoteLearner, self._arguments
 
     @property
     @override
@@ -256,31 +238,39 @@ class RemoteRunState(RunState):
     @property
     @override
     def stop_requested(self) -> bool:
-        self.check()
-        return bool(self.stop.value)
+        self._check()
+        return bool(self._stop.value)
 
     @property
     @override
     def progress(self) -> CollectorProgress | None:
         return self._progress
 
-    def check(self) -> None:
-        """Raise the error of a thread."""
+    def _check(self) -> None:
+        """Raise the error of the connection."""
         if self._error is not None:
             raise self._error
 
     @override
     def pull(self) -> bool:
         if self._channel is None:
-            self._begin()
-        self.check()
+            self._channel = self._address.open()
+            atexit.register(self._channel.close)  # its calls end, and with them the thread
+            threading.Thread(target=self._connect, name="connection", daemon=True).start()
+            self._wait(self._take_first_weights, WAIT_FOREVER_S)
+        self._check()
         is_new = self._newest_settings is not self._settings
         self._settings = self._newest_settings
         return is_new
 
+    def _take_first_weights(self, timeout_s: float) -> bool | None:
+        self._check()
+        with self._changed:
+            return self._changed.wait_for(lambda: len(self._weights) == len(WEIGHTS_KINDS), timeout_s) or None
+
     @override
     def pull_weights(self, kind: WeightsKind, network: nn.Module, known_version: int) -> int:
-        self.check()
+        self._check()
         version, weights = self._weights.get(kind, (NO_WEIGHTS, b""))
         if version == known_version:
             return known_version
@@ -292,56 +282,47 @@ class RemoteRunState(RunState):
             raise LearnerFaultError("the learner's weights hold numbers that are not finite")
         return version
 
-    def wait_for_room(self, n_held: int, most_races: int, timeout_s: float) -> bool:
-        """Wait until the collector may hold one more race; return whether it may.
-
-        Args:
-            n_held: room that other games hold.
-            most_races: bound of races and room.
-            timeout_s: longest wait.
-        """
-
-        def has_room() -> bool:
-            queued = [n_actions for number, (n_actions, _) in self._races.items() if number <= self._received]
-            is_learner_busy = len(queued) >= MOST_QUEUED and sum(queued) >= MOST_ACTIONS_QUEUED
-            return not (is_learner_busy or self._n_bytes >= MOST_BYTES or len(self._races) + n_held >= most_races)
-
-        self.check()
+    @override
+    def _take_room(self, timeout_s: float) -> npt.NDArray[np.uint8] | None:
+        self._check()
         with self._changed:
-            return self._changed.wait_for(has_room, timeout_s)
+            if not self._changed.wait_for(self._has_room, timeout_s):
+                return None
+        return np.empty(self._machine.bounds.frames_shape, dtype=np.uint8)
 
-    def add(self, race: Race) -> None:
+    def _has_room(self) -> bool:
+        """Return whether the collector may hold one more race."""
+        queued = [n_actions for number, (n_actions, _) in self._races.items() if number <= self._received]
+        is_learner_busy = len(queued) >= MOST_QUEUED and sum(queued) >= MOST_ACTIONS_QUEUED
+        n_held = len(self._races) + len(self._held)
+        return not (is_learner_busy or self._n_bytes >= MOST_BYTES or n_held >= max(MOST_RACES, self._n_games))
+
+    @override
+    def _frames(self, room: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+        return room
+
+    @override
+    def _send(self, game: int, race: Race) -> None:
         """Send a race, now or after the next connection.
 
         Raises:
             MessageError: if a column of it holds no numbers.
         """
-        self._newest += 1
-        message = over_grpc.encode_race(race, self._newest, self._compressor.compress)
         with self._changed:
+            message = over_grpc.encode_race(race, self._newest + 1, self._compressor.compress)
+            self._newest += 1
             self._races[self._newest] = race.n_actions, message
+            del self._held[game]
             self._changed.notify_all()
-        self.heartbeat.saved += 1
 
     @property
     def _n_bytes(self) -> int:
         return sum(len(message) for _, message in self._races.values())
 
-    def _begin(self) -> None:
-        """Connect, and wait for the first weights, or the end."""
-        self._channel = self._learner.open()
-        atexit.register(self._channel.close)  # its calls end, and with them the threads
-        threading.Thread(target=self._connect, name="connection", daemon=True).start()
-        self.heartbeat.n_waiting += 1
-        with self._changed:
-            while not self.stop_requested and len(self._weights) < len(WEIGHTS_KINDS):
-                self._changed.wait(WAKE_EVERY_S)
-        self.heartbeat.n_waiting -= 1
-
     def _connect(self) -> None:
         """Make one call after the other, and keep the error of one that a further attempt does not mend."""
         try:
-            while not self.stop.value:
+            while not self._stop.value:
                 self._call()
                 time.sleep(RETRY_S)
         except Exception as error:  # raised in the main thread
@@ -360,22 +341,22 @@ class RemoteRunState(RunState):
         play = self._channel.stream_stream(f"/{over_grpc.SERVICE}/Play")
         why = "it has ended the call"
         try:
-            for data in cast(Iterator[bytes], play(self._uploads(self._n_calls), metadata=self._learner.metadata())):
+            for data in cast(Iterator[bytes], play(self._uploads(self._n_calls), metadata=self._address.metadata())):
                 self._receive(parse(pb.News, data))
         except grpc.RpcError as error:
             why = details_of(error)
-            if (refusal := self._learner.refusal(error)) is not None:
+            if (refusal := self._address.refusal(error)) is not None:
                 raise refusal from None
         with self._changed:
             is_away = not self._is_connected and self._n_calls > 1
             self._is_connected, self._received = False, 0
-        if not is_away and not self.stop.value:
-            log_away(self._learner, why)
+        if not is_away and not self._stop.value:
+            log_away(self._address, why)
 
     def _uploads(self, call: int) -> Iterator[bytes]:
         """Yield the messages of a call: first a hello, and then races, those that belong together at once."""
         yield pb.Upload(hello=pb.Hello(collector=self._collector, digests=self._digests)).SerializeToString()
-        while self._n_calls == call and not self.stop.value:
+        while self._n_calls == call and not self._stop.value:
             with self._changed:
                 self._changed.wait_for(self._waiting, WAKE_EVERY_S)
                 packet = self._waiting() if self._n_calls == call else {}
@@ -400,7 +381,7 @@ class RemoteRunState(RunState):
         """
         if news.HasField("description"):
             description = news.description
-            settings = self._machine.require_playable(description, self._settings)
+            settings = self._machine.require_playable(description)
             progress = progress_of(description.progress)
             with self._changed:
                 if description.run_id != self._run_id:  # a run that begins anew gets no race of the one before
@@ -412,7 +393,7 @@ class RemoteRunState(RunState):
                 self._newest = max(self._newest, news.received)
                 self._is_connected = True
                 self._arriving = bytearray()
-            log.info("connected to %s, run %s", self._learner.address, settings.run.run_name)
+            log.info("connected to %s, run %s", self._address.address, settings.run.run_name)
         if news.settings:
             self._newest_settings = self._machine.settings_of(news.settings)
         if news.HasField("weights"):
@@ -446,89 +427,3 @@ class RemoteRunState(RunState):
 def log_away(learner: LearnerAddress, why: str) -> None:
     """Log that the learner does not answer."""
     log.warning("the learner at %s is away (%s); races wait in memory until it answers", learner.address, why)
-
-
-class RemoteRolloutSink(RolloutSink):
-    """A collector's end of the way of its races to a learner on another machine.
-
-    Args:
-        run_state: connection to the learner.
-        bounds: size of the largest race.
-        n_games: games of the collector.
-    """
-
-    def __init__(self, run_state: RemoteRunState, bounds: RolloutBounds, n_games: int) -> None:
-        super().__init__(n_games, run_state.heartbeat, run_state.stop)
-        self._run_state, self._bounds = run_state, bounds
-
-    def __reduce__(self) -> tuple[type[RemoteRolloutSink], tuple[Any, ...]]:
-        return RemoteRolloutSink, (self._run_state, self._bounds, self._n_games)
-
-    @override
-    def _take_room(self, timeout_s: float) -> npt.NDArray[np.uint8] | None:
-        if not self._run_state.wait_for_room(len(self._held), max(MOST_RACES, self._n_games), timeout_s):
-            return None
-        return np.empty(self._bounds.frames_shape, dtype=np.uint8)
-
-    @override
-    def _frames(self, room: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-        return room
-
-    @override
-    def _send(self, game: int, race: Race) -> None:
-        with self._lock:
-            self._run_state.add(race)
-            del self._held[game]
-
-
-class RemoteChannels:
-    """Channels of a worker's only collector, as its supervisor uses them.
-
-    Args:
-        learner: to connect to.
-        collector: id of the collector, at most 32 letters.
-        machine: of the worker.
-        settings: the first ones.
-        bounds: size of the largest race.
-    """
-
-    def __init__(
-        self, learner: LearnerAddress, collector: str, machine: WorkerSide, settings: Settings, bounds: RolloutBounds
-    ) -> None:
-        self.settings = settings
-        self._arguments = learner, collector, machine, settings
-        self._bounds = bounds
-        self._stop = make_stop_flag()
-        self._heartbeat = SPAWN.RawValue(Heartbeat)
-        self._n_sent_before = 0
-
-    @property
-    def n_sent(self) -> int:
-        """Number of races that the running process has sent."""
-        return int(self._heartbeat.saved)
-
-    @property
-    def is_new(self) -> bool:
-        """True if no process has sent a race."""
-        return self._n_sent_before + self.n_sent == 0
-
-    def open_collector(self, _: int) -> tuple[RolloutSink, RunState]:
-        """Return new ends for the collector's process."""
-        self._heartbeat = SPAWN.RawValue(Heartbeat)
-        run_state = RemoteRunState(*self._arguments, self._heartbeat, self._stop)
-        game = self.settings.game
-        n_games = 1 if game.is_in_process else game.games_per_collector
-        return RemoteRolloutSink(run_state, self._bounds, n_games), run_state
-
-    def close_collector(self, _: int) -> None:
-        """Note the end of the collector's process."""
-        self._n_sent_before += self.n_sent
-        self._heartbeat = SPAWN.RawValue(Heartbeat)
-
-    def heartbeat(self, _: int) -> Heartbeat:
-        """Return the heartbeat of the collector's process."""
-        return self._heartbeat
-
-    def stop(self) -> None:
-        """Ask the collector to end."""
-        self._stop.value = True

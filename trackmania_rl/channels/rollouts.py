@@ -162,13 +162,14 @@ class RolloutSink(ABC):
         stop: see `make_stop_flag`.
 
     Attributes:
+        heartbeat: of the collector; `put` stamps its progress.
         waited_s: total time spent waiting for room, mean of the games.
     """
 
     def __init__(self, n_games: int, heartbeat: Heartbeat, stop: Any) -> None:
         self.waited_s = 0.0
         self._n_games = n_games
-        self._heartbeat = heartbeat
+        self.heartbeat = heartbeat
         self._stop = stop
         self._held: dict[int, Any] = {}  # room, by game
         self._waited_until_last_put_s = 0.0
@@ -208,10 +209,11 @@ class RolloutSink(ABC):
             self._waited_until_last_put_s = self.waited_s
             self._last_put_s = now_s
         self._send(game, Race(race.columns, race.facts.with_changes(waited_s=waited_s, elapsed_s=elapsed_s)))
+        self.heartbeat.progress_at_s = time.monotonic()
 
     def beat(self) -> None:
         """Send a heartbeat; cheap enough between any two actions. Waits of the sink send their own."""
-        self._heartbeat.beat()
+        self.heartbeat.beat()
 
     def await_turn(self) -> int | None:
         """Wait for a turn of synchronous sampling and return its number; None if the run ends."""
@@ -250,7 +252,7 @@ class RolloutSink(ABC):
 
     def _add_waiting(self, number: int) -> None:
         with self._lock:
-            self._heartbeat.n_waiting += number
+            self.heartbeat.n_waiting += number
 
 
 class SharedRolloutSink(RolloutSink):
@@ -411,10 +413,6 @@ class Rollouts:
         """Return whether a collector still plays its turn. Afterwards `get` returns its rollouts at once."""
         link = self._links.get(collector)
         return link is not None and link.n_turns_ended.value < self._n_turns_given[collector]
-
-    def heartbeat(self, collector: int) -> Heartbeat:
-        """Return the heartbeat of an open collector; never waits."""
-        return self._links[collector].heartbeat
 
     def close(self) -> None:
         """Free everything, after the collectors have ended."""

@@ -18,7 +18,6 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from trackmania_rl.agents.weights import move_into, packed, unpack
-from trackmania_rl.channels.heartbeat import Heartbeat
 from trackmania_rl.channels.rollouts import (
     ROLLOUT_SLOTS_PER_COLLECTOR,
     SHARED_MEMORY_FOLDER,
@@ -179,6 +178,7 @@ class SharedRunState(RunState):
             text = _as_json(settings)
             if len(text) <= self._settings_bytes:
                 self._settings.write(self._padded(text))
+                self._pulled = self._settings.version, settings
             else:  # an edit never ends a run
                 log.error(
                     "the edited settings are too long for the collectors (%d bytes, at most %d): start the run again "
@@ -239,17 +239,6 @@ class Channels:
     rollouts: Rollouts
     run_state: SharedRunState
 
-    @property
-    def settings(self) -> Settings:
-        """Newest settings."""
-        self.run_state.pull()
-        return self.run_state.settings
-
-    @property
-    def is_new(self) -> bool:
-        """True if the run has no frames yet."""
-        return self.run_state.frames_total == 0
-
     def open_collector(self, collector: int) -> tuple[RolloutSink, RunState]:
         """Return a collector's ends; see `Rollouts.open_collector`."""
         return self.rollouts.open_collector(collector), self.run_state
@@ -257,14 +246,6 @@ class Channels:
     def close_collector(self, collector: int) -> None:
         """Free the memory of a collector's ends."""
         self.rollouts.close_collector(collector)
-
-    def heartbeat(self, collector: int) -> Heartbeat:
-        """Return the heartbeat of an open collector."""
-        return self.rollouts.heartbeat(collector)
-
-    def stop(self) -> None:
-        """Ask the collectors to end."""
-        self.run_state.publish(stop=True)
 
 
 def open_channels(

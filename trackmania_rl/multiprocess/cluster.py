@@ -40,7 +40,6 @@ from trackmania_rl.multiprocess.supervisor import HangWatch, Job, Limits, Superv
 from trackmania_rl.multiprocess.worker import LearnerAddress, Worker, WorkerConfig
 from trackmania_rl.paths import PROJECT_FOLDER
 from trackmania_rl.processes import descendants_of, end_processes
-from trackmania_rl.race.race import RaceFacts
 from trackmania_rl.settings import Settings
 
 if "RAY_AUTH_MODE" not in os.environ:
@@ -253,7 +252,7 @@ class WorkerJob(Job):
             self._answer = self._actor.wait.remote(BEAT_EVERY_S).future()
         silence_s = self._serving.run.settings.run.collector_silence_s
         limits = Limits(silence_s, math.inf, math.inf, math.inf)
-        how = self._watch.check(self._heartbeat, 0.0, passed_s, limits)
+        how = self._watch.check(self._heartbeat, passed_s, limits)
         return how and f"{how} and is killed with its games"
 
     def _reason(self, error: BaseException | None) -> str:
@@ -294,6 +293,7 @@ class ClusterWorkers(Supervisor[WorkerJob]):
             access.token or "",
             _pem("RAY_TLS_CA_CERT") if access.certificate else None,
         )
+        is_new = serving.run.channels.run_state.frames_total == 0
         jobs = []
         for index in range(setup.n_collectors):
             port = settings.game.base_tmi_port + index * settings.game.games_per_collector
@@ -305,7 +305,7 @@ class ClusterWorkers(Supervisor[WorkerJob]):
                 code=None,  # a cluster's members may run any program there
                 games=setup.games,
                 agent=setup.agent,
-                demonstrations=setup.demonstrations[index :: setup.n_collectors] if setup.channels.is_new else (),
+                demonstrations=setup.demonstrations[index :: setup.n_collectors] if is_new else (),
             )
             jobs.append(WorkerJob(index, serving, learner, config))
         super().__init__(jobs, COLLECTOR_POLICY)
@@ -337,9 +337,6 @@ class ClusterWorkers(Supervisor[WorkerJob]):
                 "repeat the command, which resumes from the last checkpoint"
             )
         super().check()
-
-    def count(self, facts: RaceFacts) -> None:
-        """Do nothing: `ServeWorkers` counts the races of workers."""
 
     def stop(self) -> None:
         """Ask every worker to end, and kill those that are busy."""

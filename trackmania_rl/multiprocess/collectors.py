@@ -9,29 +9,28 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from typing_extensions import override
 
 from trackmania_rl.agents.builder import MakeAgentBuilder, make_agent_builder
-from trackmania_rl.channels.run_state import Channels
+from trackmania_rl.channels.heartbeat import Heartbeat
+from trackmania_rl.channels.rollouts import RolloutSink
+from trackmania_rl.channels.run_state import RunState
 from trackmania_rl.errors import ExitCode, UserError
 from trackmania_rl.games.race_games import MakeGamesBuilder, make_games_builder
 from trackmania_rl.multiprocess.collector_process import CollectorTask, collector_process_fn
 from trackmania_rl.multiprocess.spawning import UNGUARDED, spawn
 from trackmania_rl.multiprocess.supervisor import HangWatch, Job, Limits, RestartPolicy, Supervisor, end_with_games
 from trackmania_rl.processes import PipeEnd
-from trackmania_rl.race.race import CollectorProgress, RaceFacts
+from trackmania_rl.race.race import CollectorProgress
 from trackmania_rl.settings import Settings
 from trackmania_rl.telemetry.live.feed import FOLDER
 from trackmania_rl.training.demonstrations import Demonstration
-
-if TYPE_CHECKING:
-    from trackmania_rl.channels.remote import RemoteChannels  # needs an extra
 
 COLLECTOR_POLICY: Final = RestartPolicy(first_delay_s=1.0, longest_delay_s=30.0, most_failures=6)
 FIRST_BEAT_WITHIN_S: Final = 300.0
@@ -107,7 +106,8 @@ class CollectorSetup:
 
     n_collectors: int
     session: str  # for their names in the seed tree
-    channels: Channels | RemoteChannels
+    open_collector: Callable[[int], tuple[RolloutSink, RunState]]  # makes the ends of a new process
+    close_collector: Callable[[int], object]  # frees those of one that has ended
     progress: Mapping[int, CollectorProgress]  # by collector, read at each start
     maps_folder: Path
     folder: Path  # receives generated tracks and the games' state
@@ -117,7 +117,7 @@ class CollectorSetup:
 
 
 class CollectorJob(Job):
-    """One collector as a `Job`. `n_delivered` counts the rollouts that its running `process` has delivered.
+    """One collector as a `Job`.
 
     It starts at its progress. Its random streams resume at its first start in a session only: after a crash they begin
     anew, as their last numbers may have caused it.
@@ -126,19 +126,22 @@ class CollectorJob(Job):
     def __init__(self, index: int, setup: CollectorSetup, logs: LogPipes) -> None:
         self.name = f"collector {index}"
         self.process: SpawnProcess | None = None
-        self.n_delivered = 0
         self._index = index
-        self._setup, self._channels, self._logs = setup, setup.channels, logs
+        self._setup, self._logs = setup, logs
+        self._heartbeat = Heartbeat()
+        self._has_played = False
         self._n_starts: Counter[int] = Counter()  # by how many races it had then
         self._watch = HangWatch()
 
     def _make_task(self) -> CollectorTask:
-        setup, index, channels = self._setup, self._index, self._channels
+        setup, index = self._setup, self._index
         so_far = setup.progress.get(index, CollectorProgress())
         self._n_starts[so_far.n_races] += 1
         n_starts = self._n_starts.total()
-        demonstrations = setup.demonstrations if channels.is_new else ()
-        rollouts, run_state = channels.open_collector(index)
+        rollouts, run_state = setup.open_collector(index)
+        self._has_played |= self.has_succeeded
+        self._heartbeat, self._run_state = rollouts.heartbeat, run_state
+        is_new = run_state.frames_total == 0 and not self._has_played
         return CollectorTask(
             index=index,
             name=f"collector-{index}/{setup.session}/start-{n_starts}",
@@ -149,7 +152,7 @@ class CollectorJob(Job):
             run_state=run_state,
             make_games_builder=setup.games,
             make_agent_builder=setup.agent,
-            demonstrations=demonstrations[index :: setup.n_collectors],
+            demonstrations=setup.demonstrations[index :: setup.n_collectors] if is_new else (),
             progress=so_far if n_starts == 1 else replace(so_far, streams={}),
             n_starts_before=self._n_starts[so_far.n_races] - 1,
         )
@@ -157,7 +160,7 @@ class CollectorJob(Job):
     @property
     @override
     def has_succeeded(self) -> bool:
-        return self.n_delivered > 0
+        return self._heartbeat.progress_at_s > 0
 
     @property
     def is_alive(self) -> bool:
@@ -166,7 +169,6 @@ class CollectorJob(Job):
 
     @override
     def start(self) -> str | None:
-        self.n_delivered = 0
         self._watch = HangWatch()
         try:
             self.process = start_collector(self._make_task(), self._logs)
@@ -184,9 +186,7 @@ class CollectorJob(Job):
         """
         assert self.process is not None
         if self.process.is_alive():
-            limits = limits_of_collectors(self._channels.settings)
-            heartbeat = self._channels.heartbeat(self._index)
-            how = self._watch.check(heartbeat, self.n_delivered, passed_s, limits)
+            how = self._watch.check(self._heartbeat, passed_s, limits_of_collectors(self._run_state.settings))
             return how and f"{how} and is killed with its games"
         if self.process.exitcode == UNGUARDED:
             raise SystemExit(
@@ -203,14 +203,14 @@ class CollectorJob(Job):
         if self.process is not None and self.process.is_alive():
             end_with_games(self.process)
         self.process = None
-        self._channels.close_collector(self._index)
+        self._setup.close_collector(self._index)
 
 
 class CollectorSupervisor(Supervisor[CollectorJob]):
     """Keeps the collectors of a run running."""
 
     def __init__(self, setup: CollectorSetup) -> None:
-        self._logs, self._channels = LogPipes(), setup.channels
+        self._logs = LogPipes()
         jobs = [CollectorJob(index, setup, self._logs) for index in range(setup.n_collectors)]
         super().__init__(jobs, COLLECTOR_POLICY)
 
@@ -219,14 +219,8 @@ class CollectorSupervisor(Supervisor[CollectorJob]):
         """Number of running collectors."""
         return sum(job.is_alive for job in self.jobs)
 
-    def count(self, facts: RaceFacts) -> None:
-        """Count a race or fragment of a collector; those of workers do not count."""
-        if facts.collector < len(self.jobs):
-            self.jobs[facts.collector].n_delivered += 1
-
     def stop(self, within_s: float = COLLECTOR_ENDS_WITHIN_S) -> None:
-        """Ask every collector to end between two actions. One that is busy, such as with a game's start, is killed."""
-        self._channels.stop()
+        """Wait for the collectors, which end between two actions, and kill those that are busy with a game's start."""
         deadline_s = time.monotonic() + within_s
         for job in self.jobs:
             if job.process is not None:

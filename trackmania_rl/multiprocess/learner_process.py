@@ -12,7 +12,6 @@ from typing_extensions import override
 
 from trackmania_rl.channels.heartbeat import Heartbeat
 from trackmania_rl.multiprocess.signals import end_thread
-from trackmania_rl.race.race import Race, RaceFacts
 from trackmania_rl.training.hooks.hook import Hook, RunContext
 from trackmania_rl.training.learner import learn
 
@@ -63,10 +62,6 @@ class RunCollectors(Protocol):
         """
         ...
 
-    def count(self, facts: RaceFacts) -> None:
-        """Count a race or fragment of a collector, which has then succeeded."""
-        ...
-
     def stop(self) -> None:
         """Ask every collector to end, and kill those that are busy."""
         ...
@@ -77,12 +72,6 @@ class WatchCollectors(Hook):
 
     def __init__(self, collectors: RunCollectors) -> None:
         self._collectors = collectors
-
-    @override
-    def on_race(self, race: Race) -> None:
-        self._collectors.count(race.facts)
-
-    on_fragment = on_race
 
     @override
     def tick(self) -> None:

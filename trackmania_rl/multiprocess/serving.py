@@ -234,9 +234,7 @@ class ServeWorkers(Hook):
             raise
 
     def _settings(self) -> Settings:
-        run_state = self.run.channels.run_state
-        run_state.pull()
-        return run_state.settings
+        return self.run.channels.run_state.settings
 
     def _description(self, worker: _Worker, settings: Settings) -> pb.Description:
         progress = self.run.progress.get(worker.number, CollectorProgress()).state_dict()

@@ -172,7 +172,7 @@ class TrainingJob(Job):
         self._restart_reason = (
             f"ended with {_exit_code_text(code)}"
             if code is not None
-            else self._watch.check(beat, beat.progress_at_s, passed_s, limits) or ""
+            else self._watch.check(beat, passed_s, limits) or ""
         )
         return self._restart_reason or None
 

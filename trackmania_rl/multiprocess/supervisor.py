@@ -38,28 +38,27 @@ class HangWatch:
     """Hang detector of one process."""
 
     def __init__(self) -> None:
-        self._beat_at_s = self._progress = 0.0
+        self._beat_at_s = self._progress_at_s = 0.0
         self._silent_s = self._stalled_s = 0.0
 
-    def check(self, heartbeat: Heartbeat, progress: float, passed_s: float, limits: Limits) -> str | None:
+    def check(self, heartbeat: Heartbeat, passed_s: float, limits: Limits) -> str | None:
         """Describe the hang; return None without one.
 
         Args:
             heartbeat: of the process.
-            progress: any number that changes with its progress; 0 before the first.
             passed_s: time since the last call.
             limits: in force now.
         """
         counted_s = min(passed_s, MOST_OF_ONE_LOOK_S)
         self._silent_s = self._silent_s + counted_s if heartbeat.at_s == self._beat_at_s else 0.0
-        if progress != self._progress:
+        if heartbeat.progress_at_s != self._progress_at_s:
             self._stalled_s = 0.0
         elif heartbeat.n_waiting == 0:
             self._stalled_s += counted_s
-        self._beat_at_s, self._progress = heartbeat.at_s, progress
+        self._beat_at_s, self._progress_at_s = heartbeat.at_s, heartbeat.progress_at_s
         if self._silent_s > (limits.silence_s if self._beat_at_s else limits.first_silence_s):
             return f"has had no heartbeat for {self._silent_s:.0f} s"
-        if self._stalled_s > (limits.stall_s if progress else limits.first_stall_s):
+        if self._stalled_s > (limits.stall_s if self._progress_at_s else limits.first_stall_s):
             return f"has made no progress for {self._stalled_s:.0f} s"
         return None
 

@@ -13,31 +13,31 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import grpc
-from pydantic import ValidationError
 
 from trackmania_rl.agents.builder import MakeAgentBuilder, make_agent_builder
 from trackmania_rl.agents.weights import packed
 from trackmania_rl.channels import over_grpc
 from trackmania_rl.channels import workers_pb2 as pb
+from trackmania_rl.channels.heartbeat import Heartbeat
 from trackmania_rl.channels.over_grpc import MessageError, printable
 from trackmania_rl.channels.remote import (
     ANSWERS_WITHIN_S,
     RETRY_S,
     LearnerAddress,
-    RemoteChannels,
+    RemoteLearner,
     WorkerSide,
     details_of,
     log_away,
-    progress_of,
 )
-from trackmania_rl.channels.rollouts import POLL_S, RolloutBounds
+from trackmania_rl.channels.rollouts import POLL_S, SPAWN, RolloutBounds, RolloutSink, make_stop_flag
+from trackmania_rl.channels.run_state import RunState
 from trackmania_rl.doctor.findings import Check, Finding, ok, problem
 from trackmania_rl.drivers.loading import code_of_driver, names_in, require_known_code
 from trackmania_rl.errors import UserError, one_line
@@ -86,7 +86,7 @@ class WorkerConfig:
         """Return the folder of the maps of this machine."""
         return self.project_folder / settings.game.maps_folder
 
-    def settings_of(self, run: Mapping[str, Any]) -> Settings:
+    def settings_of(self, text: str) -> Settings:
         """Return a run's settings, sent as JSON, on this machine.
 
         Raises:
@@ -95,11 +95,11 @@ class WorkerConfig:
         own = {name: DEFAULTS[name] for name in MACHINE_SETTINGS}
         own |= dict(map(parse_override, self.overrides))
         try:
-            values: Any = {**run, "user": self.user.model_dump()}
+            values: Any = {**parse_json(text), "user": self.user.model_dump()}
             for group in values.values():
                 group |= {name: value for name, value in own.items() if name in group}
             settings = Settings.model_validate_json(json.dumps(values))
-        except (ValidationError, TypeError, AttributeError) as error:
+        except (ValueError, TypeError, AttributeError) as error:
             raise UserError(f"the learner's settings cannot be used here: {printable(error)}") from error
         for entry in settings.game.map_cycle:
             for name in filter(None, (entry.map_path, entry.reference_line)):
@@ -122,7 +122,7 @@ class Worker:
     def __init__(self, learner: LearnerAddress, config: WorkerConfig, name: str = "") -> None:
         self._learner, self._config = learner, config
         self._name = name or uuid.uuid4().hex
-        self._ends = threading.Event()
+        self._ends, self._stop = threading.Event(), make_stop_flag()
 
     def __repr__(self) -> str:
         return self._name  # Ray shows it in front of the messages of an actor
@@ -145,8 +145,7 @@ class Worker:
         if description is None:
             return
         with tempfile.TemporaryDirectory(prefix="trackmania_rl_worker_") as folder:  # tracks, and state of games
-            setup, channels = self._setup(description, Path(folder))
-            self._supervise(setup, channels)
+            self._supervise(self._setup(description, Path(folder)))
 
     def _wait_for_learner(self) -> pb.Description | None:
         """Return the learner's description of its run as soon as it answers; None at the end."""
@@ -163,17 +162,14 @@ class Worker:
             self._ends.wait(RETRY_S)
         return None
 
-    def _setup(self, description: pb.Description, folder: Path) -> tuple[CollectorSetup, RemoteChannels]:
+    def _setup(self, description: pb.Description, folder: Path) -> CollectorSetup:
         """Return the setup of the collector.
 
         Raises:
             UserError: if the run cannot be played here.
         """
         config = self._config
-        try:
-            settings = config.settings_of(parse_json(description.settings))
-        except ValueError as error:
-            raise UserError(f"the learner's settings are damaged: {printable(error)}") from None
+        settings = config.settings_of(description.settings)
         if settings.sync.is_synchronous:
             raise UserError("the learner's run has synchronous sampling, which is for one machine")
         if settings.game.game != "simulated" and not settings.game.games_are_kept:
@@ -182,35 +178,39 @@ class Worker:
         network = config.agent(settings, spaces, SeedTree(settings.run.seed)).make_network()
         maps_folder = config.maps_folder(settings)
         machine = WorkerSide(
-            read_settings=config.settings_of,
+            settings_of=config.settings_of,
+            settings=settings,
             facts=over_grpc.fingerprint(settings, spaces, network, maps_folder),
             maps_folder=maps_folder,
+            bounds=RolloutBounds.of_game(settings.game, spaces),
             weights_bytes=packed(network).numel(),
         )
-        machine.require_playable(description, settings)
-        bounds = RolloutBounds.of_game(settings.game, spaces)
-        channels = RemoteChannels(self._learner, self._name, machine, settings, bounds)
-        setup = CollectorSetup(
+        machine.require_playable(description)
+
+        def open_collector(_: int) -> tuple[RolloutSink, RunState]:
+            learner = RemoteLearner(self._learner, self._name, machine, self._stop, SPAWN.RawValue(Heartbeat))
+            return learner, learner
+
+        return CollectorSetup(
             n_collectors=1,
             session=f"{description.name}/{self._name}",
-            channels=channels,
-            progress={0: progress_of(description.progress)},
+            open_collector=open_collector,
+            close_collector=lambda _: None,
+            progress={},  # the collector gets it from the learner
             maps_folder=maps_folder,
             folder=folder,
             games=config.games,
             agent=config.agent,
             demonstrations=config.demonstrations,
         )
-        return setup, channels
 
-    def _supervise(self, setup: CollectorSetup, channels: RemoteChannels) -> None:
+    def _supervise(self, setup: CollectorSetup) -> None:
         """Keep the collector running."""
         supervisor = CollectorSupervisor(setup)
-        [job] = supervisor.jobs
         try:
             supervisor.start()
             while not self._ends.wait(POLL_S):
                 supervisor.check()
-                job.n_delivered = channels.n_sent
         finally:
+            self._stop.value = True
             supervisor.stop()

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import AfterValidator, Field, model_validator
 
 from trackmania_rl.settings.values import (
+    Collector,
     Driver,
     FileName,
     Fraction,
@@ -21,7 +22,6 @@ from trackmania_rl.settings.values import (
     Port,
     PositiveFloat,
     PositiveInt,
-    Restart,
     Seconds,
     ShareBelow1,
     Unit,
@@ -110,13 +110,13 @@ class GameSettings(Group):
     """Games, as a part of your own: races on maps, or a Gymnasium environment (docs/own_parts.rst)."""
     game: Driver[Literal["simulated", "tmnf"]] = "simulated"
     """The game that ships with this project, or TrackMania Nations Forever (config_tmnf.py)."""
-    game_transport: Restart[Literal["in_process", "socket"]] = "in_process"
+    game_transport: Collector[Literal["in_process", "socket"]] = "in_process"
     """Place of the simulated game: in the collectors, or in programs reached by sockets."""
-    games_are_kept: Restart[bool] = False
+    games_are_kept: Collector[bool] = False
     """Connect to games that scripts/keep_games.py keeps, in place of starting them: docs/other_machines.rst."""
     n_collectors: Machine[NonNegativeInt] = 1
     """Number of collector processes. With 0 the learner has only the data sets in offline."""
-    games_per_collector: Restart[Annotated[int, Field(ge=1, le=1024)]] = 8
+    games_per_collector: Collector[Annotated[int, Field(ge=1, le=1024)]] = 8
     """Games that each collector plays at the same time; 1 is safe for the real game: docs/collectors.rst."""
     base_tmi_port: Machine[Port] = 8478
     """First TCP port of the game instances; each takes one more. All must be free."""
@@ -141,7 +141,7 @@ class GameSettings(Group):
         Annotated[Annotated[int, Field(ge=0, le=16)] | str, AfterValidator(_ends_with_own_row), Unit("frames")]
     ] = 1
     """Frames in an image, one per action, or a range like "-9:0:3"; 0 shows none to the agent: docs/observation.rst."""
-    cutoff_race_longer_than_ms: Restart[Milliseconds] = 120_000
+    cutoff_race_longer_than_ms: Collector[Milliseconds] = 120_000
     """A race that lasts longer is cut off."""
     cutoff_no_progress_within_ms: Milliseconds = 2_000
     """A race is cut off if its furthest point advances by less than cutoff_progress_m within this time."""
@@ -153,9 +153,9 @@ class GameSettings(Group):
     """With horizon: training treats the race as cut there, and the race continues."""
     tmi_protection_timeout_s: Seconds = 60.0
     """Timeout of a connection to a game instance."""
-    timeout_during_race_ms: Restart[Milliseconds] = 10_100
+    timeout_during_race_ms: Collector[Milliseconds] = 10_100
     """Time after which a game in a race drops a silent collector."""
-    timeout_between_races_ms: Restart[Milliseconds] = 600_000_000
+    timeout_between_races_ms: Collector[Milliseconds] = 600_000_000
     """The same between races."""
     game_camera_number: Driver[PositiveInt] = 2
     """The game's camera; the published weights were trained with 2."""

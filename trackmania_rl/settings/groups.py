@@ -16,12 +16,14 @@ from trackmania_rl.settings.values import (
     LARGEST_INT,
     LAST_PORT,
     MEANING,
+    OF_COLLECTOR,
     OF_DRIVER,
     OF_MACHINE,
     OF_MEMORY,
     RESTART,
     Actions,
     BlockStatistics,
+    Collector,
     Device,
     Discount,
     Driver,
@@ -79,7 +81,7 @@ class Until(Group):
 class RunSettings(Group):
     """The run as a whole: its name, its seed, the machine's arithmetic."""
 
-    run_name: Restart[RunName] = "simulated"
+    run_name: Collector[RunName] = "simulated"
     """Name of the run: its files are in save/{run_name}/ and tensorboard/{run_name}/. The same name resumes; "auto"
     makes a new name of date and time at each start."""
     seed: Restart[NonNegativeInt] = 0
@@ -319,15 +321,15 @@ class SyncSettings(Group):
 
     send_shared_network_every_n_batches: Annotated[PositiveInt, Unit("batches")] = 20
     """Batches between two publications of the learner's weights."""
-    sampling: Restart[Literal["asynchronous", "synchronous", "alternating"]] = "asynchronous"
+    sampling: Collector[Literal["asynchronous", "synchronous", "alternating"]] = "asynchronous"
     """Collectors and learner run side by side, in turns (exact repeats), or in two halves: docs/collectors.rst."""
-    batch_mode: Restart[Literal["complete_episodes", "truncate_episodes"]] = "complete_episodes"
+    batch_mode: Collector[Literal["complete_episodes", "truncate_episodes"]] = "complete_episodes"
     """What the learner gets: whole races, or fragments of races under way."""
-    rollout_fragment_length: Restart[Actions] = 50
+    rollout_fragment_length: Collector[Actions] = 50
     """Length of a fragment."""
-    min_samples_per_worker_packet: Restart[Actions] = 1
+    min_samples_per_worker_packet: Collector[Actions] = 1
     """Actions that a worker (train.py --workers) gathers before it sends their races."""
-    sample_compressor: Restart[Part] = "trackmania_rl.channels.over_grpc:SampleCompressor"
+    sample_compressor: Collector[Part] = "trackmania_rl.channels.over_grpc:SampleCompressor"
     """Part that makes a race's columns smaller on a worker, and rebuilds them on the learner: docs/own_parts.rst."""
 
     @property
@@ -510,6 +512,8 @@ NEEDS_RESTART: Final = _marked(RESTART)
 """Settings that shape networks, buffers or processes: an edit of them waits for the run's next start."""
 DRIVER_SETTINGS: Final = _marked(OF_DRIVER)
 """Settings that define a network, its inputs and outputs. A driver's file holds these and no others."""
+COLLECTOR_SETTINGS: Final = DRIVER_SETTINGS | _marked(OF_COLLECTOR)
+"""Settings that a running collector depends on. A worker whose learner has others is started again."""
 SHAPING_SETTINGS: Final = DRIVER_SETTINGS | _marked(OF_MEMORY)
 """Settings that shape networks and replay memory."""
 MACHINE_SETTINGS: Final = _marked(OF_MACHINE)

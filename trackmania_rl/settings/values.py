@@ -95,9 +95,12 @@ MEANING: Final = "meaning"
 """Mark of a setting whose change gives another meaning to what a network has learned."""
 OF_MACHINE: Final = "machine"
 """Mark of a setting of one machine, such as a port or a folder. Other machines that play for a run have their own."""
+OF_COLLECTOR: Final = "collector"
+"""Mark of a setting that a running collector depends on, beside those of the driver."""
 T = TypeVar("T")
 Restart = Annotated[T, RESTART]
 Machine = Annotated[T, RESTART, OF_MACHINE]
+Collector = Annotated[T, RESTART, OF_COLLECTOR]
 Meaning = Annotated[T, MEANING]
 Driver = Annotated[T, RESTART, OF_DRIVER, MEANING]
 Shape = Annotated[T, RESTART, OF_DRIVER]
