@@ -1,4 +1,4 @@
-"""Policies that play what they are told, for races whose driving is not what is tested."""
+"""Policies that play given actions, for races whose driving is not what is tested."""
 
 import numpy as np
 

@@ -204,7 +204,7 @@ def in_parts(race, cutter, cuts, *, finish_shows_late=False):
 
 
 def store(replay, parts, horizon=None):
-    """What a memory holds of parts of races, in their order."""
+    """Return the contents of a memory after parts of races, in their order."""
     buffer, buffer_test = make(replay)
     for race in parts:
         fill(buffer, buffer_test, race, replay, horizon)

@@ -54,7 +54,7 @@ def add_race(buffer, buffer_test, n_states, is_finished, seed, n_steps_max=3):
 
 
 def naive_mini_race(race, t, elapsed, rules):
-    """What one transition becomes in a mini-race of which `elapsed` actions are over."""
+    """Return one transition as seen in a mini-race of which `elapsed` actions are over."""
     n_states = len(race)
     is_finished = int(race.steps_to_finish[t]) != NEVER_FINISHES
     reward, discount, is_over, n = 0.0, 1.0, False, 0

@@ -24,7 +24,7 @@ def file(repository_root, tmp_path):
 
 
 class FolderAsHub:
-    """What the package would do, with the signatures that it has."""
+    """Stand-in of the package, with the same signatures."""
 
     def __init__(self, folder, monkeypatch):
         hub = pytest.importorskip("huggingface_hub")
@@ -80,7 +80,7 @@ def test_a_driver_goes_there_and_back(hub, file, tmp_path, monkeypatch):
         assert pulled.read_bytes() == file.read_bytes()
 
 
-def test_what_stands_in_the_way_is_told(hub, file, tmp_path):
+def test_files_in_the_way_are_named(hub, file, tmp_path):
     damaged = tmp_path / "damaged.driver"
     damaged.write_bytes(file.read_bytes()[:1000])
     with pytest.raises(DriverFileError, match="is damaged"):

@@ -127,7 +127,7 @@ def test_text_may_begin_with_a_mark_and_end_its_lines_as_windows_does(tmp_path):
         pytest.param(lambda file: None, "cannot be read: No such file", id="absent"),
     ],
 )
-def test_what_is_no_file_is_refused_at_once(tmp_path, make, message):
+def test_missing_files_are_refused_at_once(tmp_path, make, message):
     file = tmp_path / "file"
     make(file)
     with pytest.raises(UserError, match=f"file: {message}"):

@@ -100,7 +100,7 @@ def test_rooms_import_each_other_in_one_direction(imports):
 
 
 @pytest.mark.parametrize("part", FORBIDDEN)
-def test_a_part_does_not_import_what_is_forbidden(imports, part):
+def test_a_part_imports_nothing_forbidden(imports, part):
     for module in imports:
         if module == part or module.startswith(part + "."):
             for name in imports[module]:
@@ -141,7 +141,7 @@ def test_the_simulator_shares_only_the_protocol_with_the_client(imports):
 
 
 @pytest.mark.parametrize("module", ["collector_process", "worker"])
-def test_a_collector_starts_without_what_takes_seconds_to_import(module):
+def test_a_collector_starts_without_slow_imports(module):
     if module == "worker":
         pytest.importorskip("zstandard", reason='workers need the extra "worker"')
     code = f"import sys, trackmania_rl.multiprocess.{module}; print(*sys.modules)"

@@ -1,4 +1,4 @@
-"""What is handed on holds no login, no home folder and no whole path: records, drivers, data sets."""
+"""Files for others hold no login, no home folder and no whole path: records, drivers, data sets."""
 
 import getpass
 import json
@@ -45,7 +45,7 @@ def snapshot(tmp_path, home, repository_root):
 
 
 def words_of_the_machine(home):
-    """What nothing that is handed on may hold; names as short as others' words are left out."""
+    """Texts that no file for others may hold; names as short as others' words are left out."""
     words = {LOGIN, str(home), "somebody-like-me", getpass.getuser(), socket.gethostname()}
     return {word for word in words if len(word) > 4}
 

@@ -1,4 +1,4 @@
-"""Parts named in the configuration: found beside it, and missed in a way that says what to do."""
+"""Parts named in the configuration: found beside it, and missed with a remedy."""
 
 import shutil
 import sys
@@ -47,7 +47,7 @@ def test_parts_are_found_beside_the_configuration_and_in_the_current_folder(conf
         ("failing_parts:Hook", r"failing_parts fails as it is imported: ZeroDivisionError: division by zero"),
     ],
 )
-def test_what_is_missing_or_wrong_is_named(config_file, text, message):
+def test_missing_and_wrong_values_are_named(config_file, text, message):
     (name,) = load_settings(config_file, [f"hooks={text}"]).run.hooks
     with pytest.raises(SettingsError, match=message):
         load_part(name, "hooks")

@@ -32,7 +32,7 @@ def test_a_name_is_used_once():
     assert SeedTree(3).integer("learner") > 0
 
 
-def test_what_was_used_is_written_down(tmp_path):
+def test_settings_in_use_are_written_down(tmp_path):
     seeds = SeedTree(3)
     learner_integer = seeds.integer("learner")
     seeds.rng("collector-0")
@@ -63,6 +63,6 @@ def test_a_stream_goes_on_where_its_state_was_taken():
 
 
 @pytest.mark.parametrize("state", ["", "{}", "7", '{"bit_generator": "PCG64"}', '{"bit_generator": "MT19937"}'])
-def test_what_is_no_state_of_a_stream_is_refused(state):
+def test_other_texts_than_a_streams_state_are_refused(state):
     with pytest.raises(ValueError):  # noqa: PT011  the text may be the JSON module's
         set_stream_state(np.random.default_rng(1), state)

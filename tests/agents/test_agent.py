@@ -1,4 +1,4 @@
-"""IQNAgent: learning what is known, resuming to the byte, resets and averages, and the compiled update."""
+"""IQNAgent: learning a known answer, resuming to the byte, resets and averages, and the compiled update."""
 
 import copy
 import functools
@@ -160,7 +160,7 @@ def our_records(caplog):
 
 def assert_compiled_updates_equal_eager_ones(make_agent, make_batch, update, caplog, **options):
     """Losses, figures, priorities and weights, and losses in evaluation."""
-    torch._dynamo.reset()  # forget what another test compiled
+    torch._dynamo.reset()  # forget another test's compiled code
     options = {"has_image": True, "use_layer_norm": True} | options
     compiled, eager = (make_agent(use_torch_compile=is_compiled, **options) for is_compiled in (True, False))
     for step in range(8):
@@ -194,7 +194,7 @@ def graphs(monkeypatch):
     torch._dynamo.reset()
 
 
-def test_the_graphs_of_an_update_compute_what_the_eager_one_does(make_agent, make_batch, update, caplog, graphs):
+def test_the_graphs_of_an_update_agree_with_the_eager_one(make_agent, make_batch, update, caplog, graphs):
     assert_compiled_updates_equal_eager_ones(make_agent, make_batch, update, caplog, use_ddqn=True)
     assert len(graphs) == 2, "the losses with their gradient; clipping; none again for another step"
 
@@ -225,7 +225,7 @@ def test_a_compiled_update_equals_the_eager_one(make_agent, make_batch, update, 
 
 
 def test_without_a_compiler_it_says_so_once_and_runs_eagerly(make_agent, make_batch, update, caplog, monkeypatch):
-    torch._dynamo.reset()  # forget what another test compiled
+    torch._dynamo.reset()  # forget another test's compiled code
     monkeypatch.setattr(torch._inductor.config.cpp, "cxx", ("/nonexistent",))
     monkeypatch.setattr(torch._inductor.config, "force_disable_caches", True)
     without_compiler, eager = make_agent(use_torch_compile=True), make_agent()
@@ -241,7 +241,7 @@ def test_without_a_compiler_it_says_so_once_and_runs_eagerly(make_agent, make_ba
 
 @pytest.mark.usefixtures("graphs")
 @pytest.mark.parametrize("use_torch_compile", [False, True])
-def test_the_gradient_is_of_what_a_hook_makes_of_the_losses(make_agent, make_batch, use_torch_compile):
+def test_the_gradient_is_of_the_losses_that_a_hook_returns(make_agent, make_batch, use_torch_compile):
     agent, plain = make_agent(use_torch_compile=use_torch_compile, clip_grad_norm=1e9), make_agent()
     last_weight = agent.loss_module.online.A_head[2].weight
 

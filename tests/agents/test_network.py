@@ -71,7 +71,7 @@ def convolution(layer, image):
 
 
 def naive_features(network, image, floats):
-    """What the network sees in one state: image (S, H, W), floats (F,)."""
+    """Return the network's input in one state: image (S, H, W), floats (F,)."""
     features = (floats - 0.1 * np.arange(7)) / (1.0 + np.arange(7))
     for layer in (network.float_feature_extractor[0], network.float_feature_extractor[2]):
         features = leaky_relu(linear(layer, features))

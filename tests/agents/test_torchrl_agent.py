@@ -1,4 +1,4 @@
-"""Agents of torchrl's losses: they act within the space, learn what is known, and resume to the byte."""
+"""Agents of torchrl's losses: they act within the space, learn a known answer, and resume to the byte."""
 
 import copy
 import io
@@ -153,7 +153,7 @@ def test_a_resumed_agent_makes_the_same_bytes(loss, settings):
 
 
 def test_targets_are_those_of_n_steps(settings):
-    """The Q networks' loss against what SAC's target is: reward + gamma^n (1 - end) (min Q' - alpha log pi)."""
+    """The Q networks' loss against SAC's target: reward + gamma^n (1 - end) (min Q' - alpha log pi)."""
     loss = SACLoss
     learner = learner_of(builder_of(loss, settings), settings)
     inner = learner.loss_module.loss
@@ -179,7 +179,7 @@ def test_targets_are_those_of_n_steps(settings):
 
 
 @pytest.mark.parametrize("name", ["SAC", "DiscreteSAC"])
-def test_it_learns_what_is_known(name, settings):
+def test_it_learns_a_known_answer(name, settings):
     """The reward is the action's first number, or whether it is the action 4: every episode ends after one action."""
     make = getattr(torchrl_agent, name)
     loss = make.keywords["loss"]
@@ -200,8 +200,8 @@ def test_it_learns_what_is_known(name, settings):
 
 @pytest.mark.parametrize("loss", ON_POLICY)
 @pytest.mark.parametrize("is_analog", [False, True])
-def test_on_policy_agents_learn_from_what_their_actors_did(loss, is_analog, settings):
-    """Of one-step episodes with the actor's own actions: its log-probabilities, the advantages, and what is learned."""
+def test_on_policy_agents_learn_from_their_actors_actions(loss, is_analog, settings):
+    """Of one-step episodes with the actor's own actions: log-probabilities, advantages, and the learned policy."""
     spaces = spaces_for(loss, is_analog=is_analog)
     builder = TorchRLAgent(settings, spaces, SeedTree(1), loss=loss)
     learner = learner_of(builder, settings)
@@ -323,7 +323,7 @@ def test_a_gradient_that_is_not_finite_moves_no_weights_to_nowhere(loss, setting
         (torchrl_agent.DQNLoss, {}, 2, r"gamma_schedule = .* has one discount all the time; set gamma_schedule ="),
     ],
 )
-def test_what_does_not_fit_is_named(settings, loss, options, gamma, message):
+def test_misfits_are_named(settings, loss, options, gamma, message):
     schedule = tuple((frame, 0.9) for frame in range(gamma))
     settings = settings.model_copy(update={"agent": settings.agent.model_copy(update={"gamma_schedule": schedule})})
     with pytest.raises(SettingsError, match=message):

@@ -65,7 +65,7 @@ def test_a_race_beyond_the_bound_is_refused_by_name(children, source):
 
 
 @on_linux
-def test_too_little_shared_memory_is_refused_with_what_to_do(monkeypatch):
+def test_too_little_shared_memory_is_refused_with_a_remedy(monkeypatch):
     monkeypatch.setattr(rollouts, "available_shared_memory_bytes", lambda: 3 * BOUNDS.slot_bytes)
     source = Rollouts(BOUNDS, slots_per_collector=2, stop=make_stop_flag())
     source.open_collector(0)
@@ -133,7 +133,7 @@ class StopWriting(KeyboardInterrupt):
 
 
 @pytest.mark.parametrize("what", ["settings", "weights"])
-def test_what_was_half_written_is_not_read(settings, monkeypatch, what):
+def test_half_written_files_are_not_read(settings, monkeypatch, what):
     published = SharedRunState(settings, {"evaluation": network_of(1.0)})
     view, reader = copy.copy(published), network_of(0.0)
     copy_all = torch.Tensor.copy_

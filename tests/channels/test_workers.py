@@ -230,7 +230,7 @@ def test_damaged_and_foreign_messages_give_one_error(settings):
         assert refusal(zstandard.ZstdCompressor(write_checksum=True).compress(forged), bounds)
 
 
-def test_what_is_no_data_is_not_sent():
+def test_columns_without_numbers_are_not_sent():
     race = a_race(1)
     race.columns["own"] = np.array([None] * 9)
     with pytest.raises(MessageError, match="a race cannot be sent"):

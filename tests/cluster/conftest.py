@@ -1,4 +1,4 @@
-"""Trainings on a Ray cluster, and waiting for what comes in its own time."""
+"""Trainings on a Ray cluster, and waiting for them."""
 
 import pytest
 

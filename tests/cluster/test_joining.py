@@ -1,4 +1,4 @@
-"""Which clusters a training joins: by what Ray says, and heads of `ray start` with a token."""
+"""The clusters that a training joins: by Ray's answers, and heads of `ray start` with a token."""
 
 import os
 import socket
@@ -117,7 +117,7 @@ def start_head(tmp_path):
 
 
 def join(head, home, variables):
-    """Join in a process of a user with these variables; return what it said."""
+    """Join in a process of a user with these variables; return its output."""
     command = [sys.executable, "-c", JOIN, head.address]
     joined = subprocess.run(command, env=environment(home, variables), capture_output=True, text=True, timeout=180)
     assert joined.returncode == 0, joined.stderr

@@ -1,4 +1,4 @@
-"""`train.py --cluster local:N`: the learner's machine and collectors', made on this one, and what may befall them."""
+"""`train.py --cluster local:N`: the learner's machine and collectors', made on this one, and their failures."""
 
 import signal
 
@@ -9,7 +9,7 @@ pytest.importorskip("ray", reason="Ray is not installed: pip install -r requirem
 
 
 def processes(command, name):
-    """Ray's processes of a training by what they do, such as ray::Worker.play."""
+    """Ray's processes of a training by their work, such as ray::Worker.play."""
     family = psutil.Process(command.process.pid).children(recursive=True)
     return [one for one in family if any(name in word for word in one.as_dict(["cmdline"])["cmdline"] or ())]
 
@@ -76,7 +76,7 @@ def test_without_its_head_a_training_ends_with_a_checkpoint_and_goes_on_with_a_n
         ("local:0", {}, "at least one node"),
     ],
 )
-def test_what_cannot_be_joined_is_told_in_one_line(start, tmp_path, cluster, settings, message):
+def test_refused_clusters_are_one_line(start, tmp_path, cluster, settings, message):
     command = start(cluster, **settings)
     assert command.process.wait(90) == 78, command.output
     assert message in command.output

@@ -1,4 +1,4 @@
-"""The troubleshooting page explains the doctor's checks, what the program logs, and what ends a training or a game."""
+"""The troubleshooting page explains the doctor's checks, log messages, and errors that end a training or a game."""
 
 import ast
 import re
@@ -64,7 +64,7 @@ def messages(repository_root):
     return list(_messages(repository_root))
 
 
-def test_what_is_logged_or_ends_a_training_is_explained(messages, repository_root):
+def test_messages_and_errors_of_a_training_are_explained(messages, repository_root):
     guide = _plain((repository_root / GUIDE).read_text(encoding="utf-8"))
     said = [message for message in messages if message.text not in NOT_EXPLAINED]
     missing = [f"{place}: {words!r}" for place, text in said if (words := _fixed_words(text)) not in guide]

@@ -74,7 +74,7 @@ def run_settings(run_folder):
 
 @pytest.fixture(scope="session")
 def driver_file(run_folder, tmp_path_factory):
-    """What that run has learned, as one file."""
+    """The driver of that run, as one file."""
     return write_driver(tmp_path_factory.mktemp("drivers") / "tested.driver", pack_run(run_folder))
 
 

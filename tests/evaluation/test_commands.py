@@ -63,7 +63,7 @@ def test_an_own_environment_has_returns_and_lengths(script, run_in_own_environme
     assert "renders no RGB arrays" in err
 
 
-def test_evaluate_writes_what_replay_inputs_plays_to_the_millisecond(script, run_folder, maps_folder, tmp_path):
+def test_replay_inputs_repeats_the_files_of_evaluate_to_the_millisecond(script, run_folder, maps_folder, tmp_path):
     code, out, err = script(
         *("evaluate", run_folder, "--races", 3, "--json", tmp_path / "r.json"),
         *("--output", tmp_path / "out", "--video-size", "64x48"),
@@ -182,7 +182,7 @@ def simulated_games():
     return {child["pid"] for child in children if "simulated_game" in " ".join(child["cmdline"] or ())}
 
 
-def test_what_the_user_can_mend_is_told_in_one_line(script, run_folder, driver_file, tmp_path, taken_port):
+def test_user_errors_are_one_line(script, run_folder, driver_file, tmp_path, taken_port):
     before = simulated_games()  # of other tests' fixtures
     for name in ("without", "damaged", "real"):
         (tmp_path / name).mkdir()

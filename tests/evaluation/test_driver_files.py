@@ -1,4 +1,4 @@
-"""A driver as one file: what it holds, that it drives as its run does, and that bad files are refused in one line."""
+"""A driver as one file: its contents, that it drives as its run does, and that bad files are refused in one line."""
 
 import contextlib
 import json
@@ -183,7 +183,7 @@ def refused(content, file):
     assert "\n" not in str(told.value)
 
 
-def test_what_is_wrong_with_a_driver_is_told(driver_file, tmp_path):
+def test_faults_of_a_driver_are_named(driver_file, tmp_path):
     weights = read_driver(driver_file).weights
     name, *_ = weights
     cases = {

@@ -1,4 +1,4 @@
-"""Loading a run's driver, what it sees, and its greedy races."""
+"""Loading a run's driver, its observations, and its greedy races."""
 
 import contextlib
 import shutil
@@ -49,7 +49,7 @@ def games(manager):
 
 
 class RecordingInferer:
-    """Keeps what it is shown, and always decides for action 4."""
+    """Keeps its observations, and always decides for action 4."""
 
     def act_batch(self, frames, floats):
         self.frames, self.floats = frames, floats

@@ -40,7 +40,7 @@ TINY = (
 
 @dataclass
 class SmallRun:
-    """What a small run leaves behind."""
+    """The files of a small run."""
 
     context: RunContext
     hooks: list[Hook]

@@ -1,4 +1,4 @@
-"""The examples of parts train, by the names that their commands give them, and do what they say."""
+"""The examples of parts train, by the names that their commands give them, and do as they say."""
 
 from __future__ import annotations
 

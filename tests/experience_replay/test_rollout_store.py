@@ -1,4 +1,4 @@
-"""Memory of on-policy agents: order, epochs, what is left out, and resuming in the middle."""
+"""Memory of on-policy agents: order, epochs, races that are left out, and resuming in the middle."""
 
 import io
 

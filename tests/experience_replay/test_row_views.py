@@ -45,7 +45,7 @@ def memory_of(action_shape):
 
 
 def naive(ring, places, row, view, action_shape):
-    """What a view shows of a row, one shift at a time."""
+    """Return a view of a row, one shift at a time."""
     race, t = places[row]
     first = max(0, t - (row - ring.first_row))  # the oldest row of this race that is still there
     values = []
@@ -116,7 +116,7 @@ def test_views_are_read_row_by_row(action_shape):
     np.testing.assert_array_equal(batch["rewards0"], torch.as_tensor(read.entries["rewards0"]))
 
 
-def test_rows_have_room_for_what_views_ask_for_only(repository_root):
+def test_rows_have_room_for_the_columns_of_views_only(repository_root):
     from trackmania_rl.race.spaces import race_spaces
     from trackmania_rl.settings import load_settings
 

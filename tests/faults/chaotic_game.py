@@ -14,7 +14,7 @@ A fault is written `KIND@name=value,name=value`, several of them with `;` betwee
 - `random@share=0.1,seed=7`: each race meets one of the faults above, drawn at random, with this probability.
 
 Races are counted from 1 in each process. A new process makes the same faults again, unless it is given the same ledger:
-a file that holds what was done.
+a file with the faults so far.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ DRAWN_AT_RANDOM: Final = tuple(
 class Fault:
     """One fault."""
 
-    kind: FaultKind  # what goes wrong
+    kind: FaultKind  # fault
     race: int = 1  # in which race of the process, from 1
     time: float = 0.0  # from this race time on, in seconds
     seconds: float = float("inf")  # how long a HANG or LATE lasts
@@ -121,7 +121,7 @@ class Chaos:
         return any(fault.kind == FaultKind.REFUSE and self.ledger.start <= fault.starts for fault in self._waiting)
 
     def draw(self, race: int) -> None:
-        """Draw what happens at random in the race that begins."""
+        """Draw the random faults of the race that begins."""
         for fault, generator in self._random:
             if generator.random() < fault.share:
                 kind = generator.choice(DRAWN_AT_RANDOM)

@@ -26,7 +26,7 @@ def listener():
 
 @contextlib.contextmanager
 def hostile_game(listener, stream, *, hangs_up):
-    """A client of a game that sends these bytes and swallows what it is sent."""
+    """A client of a game that sends these bytes and ignores its requests."""
     client = TMInterface(listener.getsockname()[1], TIMEOUT_S)
     connection, _ = listener.accept()
 

@@ -102,7 +102,7 @@ def make_played(library, interface, make_simulated):
 
 @pytest.fixture(params=["server", "plugin"])
 def make_served(request):
-    """Either of the two, for tests of what every game must do."""
+    """Either of the two, for tests of duties of every game."""
     return request.getfixturevalue({"server": "make_server", "plugin": "make_played"}[request.param])
 
 

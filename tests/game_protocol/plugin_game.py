@@ -184,7 +184,7 @@ class PluginGame:
         self._set_inputs = {}
         return race
 
-    # What the script calls.
+    # Called by the script.
 
     def game_state(self):
         if self._startup_frames > 0:

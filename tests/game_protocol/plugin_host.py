@@ -80,7 +80,7 @@ def build(folder):
 
 
 class Counters(NamedTuple):
-    """What the script did."""
+    """Actions of the script."""
 
     reads_that_block: int  # of more bytes than had come, which would stop the real game
     writes: int
@@ -94,7 +94,7 @@ class PluginHost:
     The library keeps its state in global variables, so each host loads a copy of its own.
 
     Args:
-        library: what `build` returned.
+        library: result of `build`.
         script: the plugin.
         game: an object with a method for each name in FUNCTION_TYPES.
         interface: a file with all that TMInterface declares; without it only what the host can do is there.

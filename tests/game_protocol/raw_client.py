@@ -1,4 +1,4 @@
-"""A client that is nothing but a socket, and what it sends."""
+"""A client that is nothing but a socket, and its messages."""
 
 import socket
 import struct

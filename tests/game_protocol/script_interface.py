@@ -41,7 +41,7 @@ def read_declarations(path):
 
 
 def as_text(declarations):
-    """What the host takes: a line each, with tabs between the columns."""
+    """Return the input of the host: a line each, with tabs between the columns."""
     return "".join(f"{one.kind}\t{one.scope}\t{one.text}\n" for one in declarations)
 
 

@@ -73,7 +73,7 @@ class ServedPlugin(ServedGame):
             socket.create_connection(("127.0.0.1", self.port), timeout=0.1).close()
 
     def close(self):
-        """Stop, and check that the script never did what would hurt a real game."""
+        """Stop, and check that the script never did anything that harms a real game."""
         super().close()
         counters = self.game.host.counters()
         assert counters.reads_that_block == 0, "the script read bytes that had not come: a real game would stand still"

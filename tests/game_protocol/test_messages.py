@@ -1,4 +1,4 @@
-"""Every message of the protocol, byte by byte: what both games that speak it must do, and say in their logs."""
+"""Every message of the protocol, byte by byte: the answers and logs of both games that speak it."""
 
 import struct
 

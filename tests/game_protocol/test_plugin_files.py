@@ -65,7 +65,7 @@ def test_a_newer_version_is_left_alone(plugins):
     assert (plugins / PLUGIN_NAME).read_text(encoding="utf-8") == newer
 
 
-def test_what_cannot_be_read_or_written_is_named(plugins, tmp_path):
+def test_unusable_files_are_named(plugins, tmp_path):
     (tmp_path / "other.as").write_text(OTHERS)
     for folder, source, told in (
         (plugins, tmp_path / "other.as", "is not this project's plugin"),

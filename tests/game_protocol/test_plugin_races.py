@@ -34,7 +34,7 @@ UNKNOWNS = {
     ),
     "all at once": Unknowns(True, True, False, True, True, False, True, True, True, 133),
 }
-"""What is not known of the real game."""
+"""Unknown properties of the real game."""
 COAST = 3
 
 

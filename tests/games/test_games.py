@@ -65,7 +65,7 @@ def scripted(maps_folder, make_settings):
 
 
 def play_in_process(games, entry_of, plans):
-    """Play all races at the same time, one in each game; return them and what was received until they ended."""
+    """Play all races at the same time, one in each game; return them and everything received until they ended."""
     for game, plan in enumerate(plans):
         games.begin(game, entry_of(plan.map_name))
     rollouts = {}

@@ -1,4 +1,4 @@
-"""Somebody's own Gymnasium environment as games: spaces, episodes, rewards, ends, and what cannot be learned."""
+"""Somebody's own Gymnasium environment as games: spaces, episodes, rewards, ends, and unusable spaces."""
 
 import os
 from functools import partial
@@ -213,7 +213,7 @@ def test_episodes_begin_by_the_runs_seed(settings):
         (Lists, r"Lists has the observations Sequence\(.*cannot be flattened to floats"),
     ],
 )
-def test_what_cannot_be_learned_is_told(settings, env, message):
+def test_unlearnable_data_are_named(settings, env, message):
     with pytest.raises(SettingsError, match=message):
         GymnasiumGames(settings, env=env)
 
@@ -295,7 +295,7 @@ def drawn_vector(num_envs, render_mode=None):
 
 
 class AlwaysFirst:
-    """Actor that keeps what it is shown."""
+    """Actor that keeps its observations."""
 
     def __init__(self):
         self.floats = []

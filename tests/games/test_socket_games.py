@@ -20,7 +20,7 @@ N_FLOATS = 3
 
 
 class FakeDriver:
-    """Asks for as many decisions as a short race has, and remembers what it was told."""
+    """Asks for as many decisions as a short race has, and remembers the answers."""
 
     def __init__(self, game):
         self.game = game

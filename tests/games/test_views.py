@@ -1,4 +1,4 @@
-"""What agents see while they drive, through both transports, and what the memory gives back: the same bytes."""
+"""Observations of agents through both transports, and those of the memory: the same bytes."""
 
 import numpy as np
 import pytest
@@ -76,7 +76,7 @@ def reward(race):
     return race
 
 
-def test_what_is_driven_with_is_what_is_learned_from(settings, maps_folder, entry_of, open_socket_game):
+def test_drivers_and_learners_read_the_same_network(settings, maps_folder, entry_of, open_socket_game):
     seeds = (3, 5)
     seen, races = drive(settings, maps_folder, entry_of, seeds)
     spaces = race_spaces(settings)

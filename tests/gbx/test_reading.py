@@ -39,7 +39,7 @@ def gbx(
         (gbx(b"\x02" * 3), "begins 3 bytes before the end"),
     ],
 )
-def test_what_is_wrong_is_said(data: bytes, message: str) -> None:
+def test_faults_are_named(data: bytes, message: str) -> None:
     with pytest.raises(GbxError, match=message):
         parse_gbx(data, Path("some.Gbx"))
 
@@ -65,7 +65,7 @@ def test_later_games_are_named_by_the_header_of_a_file_that_parses(program: str,
         parse_gbx(changed, Path("new.Map.Gbx"))
 
 
-def test_what_is_no_map_or_no_replay_is_named(tmp_path: Path, shared_data: Path) -> None:
+def test_other_files_than_maps_and_replays_are_named(tmp_path: Path, shared_data: Path) -> None:
     with pytest.raises(GbxError, match="no such file"):
         read_gbx(tmp_path / "absent.Gbx")
     with pytest.raises(GbxError, match=str(tmp_path)):

@@ -43,7 +43,7 @@ def test_only_stadium_has_positions_of_checkpoints(shared_data: Path, tmp_path: 
         ("test", "test", 20, 0, MedalTimes(None, None, None, None)),
     ],
 )
-def test_what_a_real_map_says(
+def test_contents_of_a_real_map(
     shared_data: Path, file: str, name: str, n_blocks: int, n_checkpoints: int, times: MedalTimes
 ) -> None:
     challenge = read_challenge(shared_data / "tracks" / f"{file}.Challenge.Gbx")

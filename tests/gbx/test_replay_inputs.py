@@ -68,7 +68,7 @@ def test_clocks_and_axes_of_ghosts(events: tuple[tuple[int, str, int], ...], scr
     assert write_input_script(script_of_ghost(ghost(*events), HERE).events) == script
 
 
-def test_what_is_held_at_the_start_is_pressed_there() -> None:
+def test_keys_held_at_the_start_are_pressed_there() -> None:
     before = ((-500, "Accelerate", 1), (-400, "SteerLeft", 1), (-300, "SteerLeft", 0), (-200, "Steer", 5))
     after = ((0, "Steer", 9), (0, "_FakeIsRaceRunning", 1), (10, "Brake", 1), (20, "Camera2", 1))
     script = script_of_ghost(ghost(*before, *after), HERE)
@@ -84,7 +84,7 @@ def test_what_is_held_at_the_start_is_pressed_there() -> None:
         (((10, "Steer", 70_000),), "damaged: Steer 70000"),
     ],
 )
-def test_what_no_race_has_is_refused(events: tuple[tuple[int, str, int], ...], told: str) -> None:
+def test_impossible_races_are_refused(events: tuple[tuple[int, str, int], ...], told: str) -> None:
     with pytest.raises(ReplayInputsError, match=told):
         script_of_ghost(ghost(*events), HERE)
     with pytest.raises(ReplayInputsError, match="begins a new race"):

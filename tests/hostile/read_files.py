@@ -1,4 +1,4 @@
-"""Reads files of strangers in a process of its own, and tells what each read came to: `read_files.py LIST`.
+"""Reads files of strangers in a process of its own, and prints the result of each: `read_files.py LIST`.
 
 LIST has lines `kind<TAB>path`. A JSON line is written for each: the error's class and text, seconds of processor time,
 and the most memory that was taken beyond what was before, in MB.

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="pe
 
 
 def read_all(files: list[tuple[str, Path]], tmp_path: Path, root: Path) -> list[dict[str, Any]]:
-    """Read files in a process of its own; what each read came to."""
+    """Read files in a process of its own; return the result of each."""
     listed = tmp_path / "listed"
     listed.write_text("".join(f"{kind}\t{file}\n" for kind, file in files))
     command = [sys.executable, Path(__file__).with_name("read_files.py"), listed]

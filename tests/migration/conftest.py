@@ -56,7 +56,7 @@ def published_network(settings):
 
 @dataclass
 class WrittenRun:
-    """A Linesight run on disk, and what it was written from."""
+    """A Linesight run on disk, and its source."""
 
     folder: Path
     online: PublishedNetwork

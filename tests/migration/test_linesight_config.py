@@ -85,7 +85,7 @@ sync_virtual_and_real_checkpoints = True
 
 
 def taken_over(text, config, folder, overrides=()):
-    """What a configuration of this text changes, and what is said of it."""
+    """Return the changes by a configuration of this text, and the messages."""
     file = folder / "config.py"
     file.write_text(text)
     return settings_from_linesight(read_linesight_config(file), load_settings(config, overrides))

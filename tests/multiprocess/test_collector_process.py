@@ -1,4 +1,4 @@
-"""What a collector's process is made of: networks that follow the run's weights, and random numbers of its own."""
+"""Parts of a collector's process: networks that follow the run's weights, and random numbers of its own."""
 
 from pathlib import Path
 from types import SimpleNamespace

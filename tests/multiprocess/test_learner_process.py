@@ -1,4 +1,4 @@
-"""The learner's process: what it starts, what it looks after, and how it ends."""
+"""The learner's process: the processes that it starts and supervises, and its end."""
 
 import contextlib
 import operator

@@ -1,4 +1,4 @@
-"""Before a run starts: what is missing or taken is told in one line."""
+"""Before a run starts: missing files and taken names are one-line errors."""
 
 import errno
 import os
@@ -147,7 +147,7 @@ def test_each_start_of_a_collector_has_a_name_and_so_random_numbers_of_its_own(c
     assert [task.n_starts_before for task in tasks] == [0, 0, 1, 1, 2, 2] * 2
     assert len({task.name for task in tasks}) == 12
     assert [task.progress.n_races for task in tasks] == [0, 17] * 6
-    # After a crash the streams begin anew, as what they gave last may have led to it.
+    # After a crash the streams begin anew, as their last numbers may have caused it.
     assert [dict(task.progress.streams) for task in tasks] == [{}, {"explorer": "state"}, {}, {}, {}, {}] * 2
     assert [task.rollouts.index for task in tasks] == [0, 1] * 6
     assert [task.tracks_folder.name for task in tasks] == ["collector-0", "collector-1"] * 6

@@ -1,4 +1,4 @@
-"""When a training ends, and what a signal does meanwhile."""
+"""Conditions that end a training, and signals."""
 
 import signal
 import threading

@@ -63,7 +63,7 @@ class Supervised:
         return [int(line) for line in file.read_text().splitlines()] if file.is_file() else []
 
     def end(self):
-        """Wait for it; (exit code, what it said)."""
+        """Wait for it; return exit code and output."""
         _, said = self.process.communicate(timeout=90)
         return self.process.returncode, said
 
@@ -109,7 +109,7 @@ def test_it_starts_a_training_again_until_it_is_done(supervise):
 
 
 @pytest.mark.parametrize("code", [0, 2, 74, 78, 130])
-def test_what_is_done_or_needs_a_person_is_not_tried_again(code):
+def test_finished_and_hopeless_jobs_are_not_tried_again(code):
     assert supervised_module.supervise([sys.executable, "-c", f"raise SystemExit({code})"]) == code
 
 

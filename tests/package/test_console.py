@@ -35,7 +35,7 @@ def test_every_command_has_its_script_and_every_console_script_its_function(repo
         assert callable(getattr(console, command))
 
 
-def test_what_is_no_command_is_told_with_those_there_are(
+def test_unknown_commands_are_answered_with_the_known_ones(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["trackmania_rl", "tarin"])

@@ -47,7 +47,7 @@ def test_it_names_no_place(repository_root: Path) -> None:
     assert not re.search(r"https?:|file:|--index|--extra|--find|\s@\s|(?m:^[./-])", text)
 
 
-def test_what_is_pinned_is_locked_so(repository_root: Path, locked: dict[str, str]) -> None:
+def test_pinned_versions_are_locked(repository_root: Path, locked: dict[str, str]) -> None:
     files = [file for file in repository_root.glob("requirements*.txt") if file.name != "requirements-lock.txt"]
     pinned = [requirement for file in files for requirement in requirements_in(file)]
     assert len(pinned) > 40
@@ -56,7 +56,7 @@ def test_what_is_pinned_is_locked_so(repository_root: Path, locked: dict[str, st
         assert str(requirement.specifier) == f"=={locked.get(name)}", f"{requirement}: {AGAIN}"
 
 
-def test_what_the_package_needs_is_locked_within_its_bounds(repository_root: Path, locked: dict[str, str]) -> None:
+def test_requirements_are_locked_within_their_bounds(repository_root: Path, locked: dict[str, str]) -> None:
     project = tomllib.loads((repository_root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = [text for texts in project["optional-dependencies"].values() for text in texts]
     for requirement in map(Requirement, [*project["dependencies"], *extras]):

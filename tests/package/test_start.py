@@ -21,7 +21,7 @@ ENTRIES = [*SCRIPTS, "trackmania_rl/__init__.py", "trackmania_rl/__main__.py", "
 
 
 def bare(*command: str, folder: Path = ROOT) -> str:
-    """Return what a command says, in one line, in a Python without packages (-S)."""
+    """Return the output of a command, in one line, in a Python without packages (-S)."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     interpreter = [sys.executable, "-S"]
     done = subprocess.run([*interpreter, *command], cwd=folder, env=environment, capture_output=True, text=True)

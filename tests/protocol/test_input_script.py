@@ -34,7 +34,7 @@ events_in_order = st.lists(
 
 
 @given(events_in_order)
-def test_what_is_written_reads_back_here_and_with_the_tminterface_package(events):
+def test_written_states_read_back_here_and_with_the_tminterface_package(events):
     script = write_input_script(events)
     assert parse_input_script(script) == events
     assert [(c.timestamp, c.input_type.name, c.state) for c in CommandList(script).timed_commands] == [

@@ -40,7 +40,7 @@ def noise_blob():
     return blob
 
 
-def test_what_the_client_reads_lies_where_the_oracle_reads_it(noise_blob):
+def test_the_client_and_the_oracle_read_the_same_places(noise_blob):
     view, state = StateView(noise_blob), parse_with_oracle(noise_blob)
     dyna, car = state.dyna.current_state, state.scene_mobil
     np.testing.assert_array_equal(view.position_m, dyna.position)
@@ -96,7 +96,7 @@ ORACLE_NAMES = {
 }
 
 
-def test_what_only_the_game_writes_lies_where_the_oracle_reads_it(noise_blob):
+def test_fields_of_the_game_alone_are_where_the_oracle_reads_them(noise_blob):
     head, whole = StateView(noise_blob).head, parse_with_oracle(noise_blob)
     for part, names in ORACLE_NAMES.items():
         state = operator.attrgetter(part)(whole)
@@ -143,6 +143,6 @@ def test_impossible_sizes_are_refused(size):
 
 
 @given(st.integers(-65536, 65536))
-def test_analog_inputs_read_back_and_mean_what_the_oracle_means(value):
+def test_analog_inputs_read_back_and_agree_with_the_oracle(value):
     assert decode_analog(encode_analog(value)) == value
     assert encode_analog(value) == analog_value_to_data(value) & 0xFFFFFF

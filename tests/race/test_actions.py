@@ -1,4 +1,4 @@
-"""What actions of both kinds are in the observation, on the wire, in the simulated car and in scripts."""
+"""Actions of both kinds in the observation, on the wire, in the simulated car and in scripts."""
 
 import gymnasium
 import numpy as np
@@ -23,7 +23,7 @@ def analog(game):
     return actions_of_game(game.model_copy(update={"actions": "analog"}))
 
 
-def test_keys_are_what_they_always_were(game):
+def test_keys_are_unchanged(game):
     keys, actions = actions_of_game(game), np.arange(12)
     assert (keys.space(), keys.n_values) == (gymnasium.spaces.Discrete(12), 12)
     assert keys.held(actions) == key_states(game.inputs)

@@ -77,7 +77,7 @@ def entry(name):
 
 
 @pytest.mark.parametrize("name", ["jump", "ring"])
-def test_the_range_finder_finds_what_a_naive_search_finds(name, repository_root, settings):
+def test_the_range_finder_agrees_with_a_naive_search(name, repository_root, settings):
     maps, rng = repository_root / "maps", np.random.default_rng(3)
     ribbon = load_track(maps / f"{name}.toml").ribbon
     game_map = load_game_map(entry(name), maps, settings.observation)
@@ -94,7 +94,7 @@ def test_the_range_finder_finds_what_a_naive_search_finds(name, repository_root,
         assert np.mean(np.abs(measured - expected) < 0.02 * expected + 0.1) > 0.9
 
 
-def test_pictures_tell_roughly_what_the_track_does(repository_root, settings):
+def test_pictures_show_the_shape_of_the_track(repository_root, settings):
     """On a flat track, away from the white lines under its gates."""
     maps, rng = repository_root / "maps", np.random.default_rng(1)
     track = load_track(maps / "speedway.toml")

@@ -1,4 +1,4 @@
-"""Views while a race is driven, and what may be asked for."""
+"""Views while a race is driven, and their allowed names and shifts."""
 
 import numpy as np
 import pytest
@@ -24,7 +24,7 @@ def race_of(n_states, seed=0):
     return frames, rng.normal(size=(n_states, 4)).astype(np.float32), rng.integers(0, 3, n_states)
 
 
-def test_what_is_seen_of_a_race():
+def test_views_of_a_race():
     frames, floats, actions = race_of(7)
     images, seen = VIEWS.of_states(
         frames[None], floats[None], actions[None], races=np.zeros(7, dtype=int), rows=np.arange(7)
@@ -37,7 +37,7 @@ def test_what_is_seen_of_a_race():
 
 
 @pytest.mark.parametrize("shift", ["-1", (), (-1, -1), "0:-1", "-3:0:0", "-2000:0"])
-def test_what_is_no_shift(shift):
+def test_invalid_shifts_are_refused(shift):
     with pytest.raises(ValueError, match="a shift is a row from -1000 to 1000"):
         shifts_of(shift)
 

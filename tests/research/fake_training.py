@@ -30,7 +30,7 @@ def settings_of(command: Sequence[str]) -> dict[str, object]:
 def fake_training(
     command: Sequence[str], terminal_file: Path, working_folder: Path, race_log: Path, piece_s: float
 ) -> int:
-    """What `scripts/train.py` leaves behind: a checkpoint, races and the number of sessions."""
+    """Write the files of `scripts/train.py`: a checkpoint, races and the number of sessions."""
     settings = settings_of(command)
     folder = Path(option(command, "--output-folder")) / "save" / str(settings["run_name"])
     if (loaded := load_checkpoint(folder)) is not None:

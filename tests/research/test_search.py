@@ -1,4 +1,4 @@
-"""The search over settings: its space, its trials, what is kept of them, and the command with Ray."""
+"""The search over settings: its space, its trials, their files, and the command with Ray."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def read(tmp_path: Path, repository_root: Path) -> ReadSpace:
         ("", "names no setting"),
     ],
 )
-def test_what_cannot_be_searched_is_refused(read: ReadSpace, text: str, told: str) -> None:
+def test_unsearchable_settings_are_refused(read: ReadSpace, text: str, told: str) -> None:
     with pytest.raises(UserError) as error:
         read(text)
     assert told in str(error.value)
@@ -113,7 +113,7 @@ def make_plan(tmp_path: Path, repository_root: Path) -> MakePlan:
     return make
 
 
-def test_the_command_trains_with_what_was_drawn(make_plan: MakePlan) -> None:
+def test_the_command_trains_with_the_drawn_settings(make_plan: MakePlan) -> None:
     plan = make_plan(more="constant_reward_per_ms = {low = -0.002, high = -0.001}")
     trial = Trial(plan, 3, {**DRAWN, "lr_schedule*": 2.0, "constant_reward_per_ms": -0.0015}, fake_training)
     command, settings = trial.command, settings_of(trial.command)
@@ -162,7 +162,7 @@ def test_a_clone_begins_with_its_donors_weights_to_the_byte(make_plan: MakePlan,
     donor.drive()
     clone.begin(handed_on)
     assert newest_files(clone) == files
-    assert len(find_manifests(clone.folder)) == 1  # nothing is left of what it had learned itself
+    assert len(find_manifests(clone.folder)) == 1  # nothing is left of its own learning
     state = load_checkpoint(clone.folder).state
     assert state is not None
     begins_with = state["agent"]["online"]["w"]

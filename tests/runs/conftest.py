@@ -1,4 +1,4 @@
-"""Small states of runs, and what tells whether two are the same."""
+"""Small states of runs, and their comparison."""
 
 import numpy as np
 import pytest

@@ -43,7 +43,7 @@ ENDS = {
 
 
 def save_until(step, end, save):
-    """Write a checkpoint until a step, which ends it; return what came of it."""
+    """Write a checkpoint until a step, which ends it; return the outcome."""
     n_done, own_thread = 0, threading.get_ident()  # others are left by other tests
 
     def counted(original):
@@ -71,7 +71,7 @@ def save_until(step, end, save):
 
 
 def in_a_fork(function):
-    """What a function returns in a process of its own, or that it was killed."""
+    """Return the result of a function in a process of its own, or that it was killed."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:

@@ -1,4 +1,4 @@
-"""The run log: what a writer keeps, what a reader gets, and disks that fail."""
+"""The run log: its writer, its readers, and disks that fail."""
 
 import json
 import logging

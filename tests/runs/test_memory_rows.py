@@ -1,4 +1,4 @@
-"""The replay memory's rows on disk, against a naive oracle: what a ring's own state says."""
+"""The replay memory's rows on disk, against a naive oracle: a ring's own state."""
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -45,7 +45,7 @@ class Run:
         return loaded
 
     def go_on(self):
-        """Begin a process of its own with what was saved."""
+        """Begin a process of its own with the saved state."""
         loaded = self.load()
         self.ring, self.store = new_ring(), CheckpointStore(self.folder)
         self.ring.load_state_dict(ring_of(loaded.state))
@@ -79,7 +79,7 @@ def run(tmp_path):
         max_size=14,
     )
 )
-def test_what_is_loaded_is_what_the_ring_held(tmp_path_factory, operations):
+def test_a_loaded_ring_equals_the_saved_one(tmp_path_factory, operations):
     run = Run(tmp_path_factory.mktemp("run"), new_ring())
     run.save()
     for operation, n in operations:
@@ -104,7 +104,7 @@ def test_what_is_loaded_is_what_the_ring_held(tmp_path_factory, operations):
 
 
 @pytest.mark.usefixtures("small_segments")
-def test_a_checkpoint_writes_what_is_new(run):
+def test_a_checkpoint_writes_new_rows_only(run):
     written = []
     for n_new in (5, 5, 4, 0, 2, 2, 7):
         fill(run.ring, n_new) if n_new else None

@@ -1,4 +1,4 @@
-"""The status of a training in its log, and what it says about the training."""
+"""The status of a training in its log, and the fault that it names."""
 
 import sqlite3
 
@@ -36,6 +36,6 @@ def test_the_newest_status_is_read(tmp_path):
         ({"ticked_at_s": 100.0}, "no progress for 910 s"),
     ],
 )
-def test_a_status_says_what_is_wrong(changes, wrong):
+def test_a_status_names_the_fault(changes, wrong):
     said = status_of(**changes).what_is_wrong(1010.0)
     assert said == wrong or wrong in said

@@ -22,7 +22,7 @@ from trackmania_rl.settings import load_settings
 from .conftest import assert_same, files_of, make_state
 
 
-def test_what_was_saved_is_loaded(tmp_path, save):
+def test_saved_state_is_loaded(tmp_path, save):
     assert load_checkpoint(tmp_path) is None
     folder = save(5)
     state = load_checkpoint(tmp_path).state
@@ -121,7 +121,7 @@ def test_a_checkpoint_of_another_version_is_named(tmp_path, save):
         load_checkpoint(manifest.parent)
 
 
-def test_what_could_not_be_read_back_is_refused_with_its_place(tmp_path):
+def test_unreadable_values_are_refused_with_their_place(tmp_path):
     for value in (np.float32(1), np.zeros(2), {1, 2}, object(), {1.5: 2}, b"bytes"):
         with pytest.raises(TypeError, match=r"state\['learner'\]\[1\] (is a|has the key)"):
             save_checkpoint(tmp_path, {"learner": [0, value]}, minimum_free_disk_mb=0)

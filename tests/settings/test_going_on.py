@@ -50,7 +50,7 @@ CHANGES_OF_MEANING = {
 }
 
 
-def test_what_changes_the_meaning_is_refused_unless_it_is_asked_for(settings, tmp_path):
+def test_changes_of_meaning_are_refused_unless_accepted(settings, tmp_path):
     for name, value in CHANGES_OF_MEANING.items():
         new = changed(settings, **{name: value})
         assert refused(settings, new) == [name]
@@ -127,7 +127,7 @@ def test_settings_that_were_given_are_stretched_once(config, tmp_path):
     assert own.run.schedule_stretch == 1.0
 
 
-def test_a_difference_to_what_is_asked_for_is_told(config, tmp_path, caplog):
+def test_differences_to_the_request_are_told(config, tmp_path, caplog):
     begin(config, tmp_path, "seed=3", "n_steps=2")
     begin(config, tmp_path, "seed=3")
     assert "settings.toml, which differs from" in caplog.text

@@ -142,7 +142,7 @@ def test_an_edit_that_cannot_be_used_is_refused(snapshot, caplog):
     assert live.refresh()
 
 
-def test_what_networks_and_rows_are_made_with_waits(snapshot, caplog):
+def test_settings_of_networks_and_rows_wait(snapshot, caplog):
     names = ["buffer_test_ratio", "cutoff_race_longer_than_ms", "float_hidden_dim", "iqn_k", "n_steps"]
     live = LiveSettings(snapshot, load_settings(snapshot))
     edit(snapshot, *(f"{name} = {2 * live.current.flat()[name]}" for name in names))

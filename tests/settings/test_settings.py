@@ -1,4 +1,4 @@
-"""Settings: what users write is read, checked and explained."""
+"""Settings of users: read, checked and explained."""
 
 import pickle
 import re

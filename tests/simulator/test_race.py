@@ -150,7 +150,7 @@ def test_an_undone_finish_comes_again_while_the_car_stands_in_it(straight_track,
         assert race.take_checkpoint_event() == (3, 3)
 
 
-def test_the_blob_says_what_the_oracle_expects(straight_track):
+def test_the_blob_agrees_with_the_oracle(straight_track):
     race = at_start(straight_track, LEFT)
     trace(race, 250, seed=5)
     race.set_input(LEFT)
@@ -257,7 +257,7 @@ def test_recorded_inputs_replay_to_the_same_race(straight_track):
         ("0 press enter; 0 press horn", (0.0, 0.0, 0.0)),
     ],
 )
-def test_what_inputs_mean(straight_track, script, controls):
+def test_the_meaning_of_inputs(straight_track, script, controls):
     race = at_start(straight_track, NO_KEYS)
     race.play_script(parse_input_script(script))
     race.advance()

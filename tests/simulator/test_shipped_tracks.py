@@ -20,7 +20,7 @@ def maps_folder(repository_root):
     return repository_root / "maps"
 
 
-def test_every_design_ships_and_is_what_its_road_book_says(build_script, maps_folder):
+def test_every_design_ships_and_follows_its_road_book(build_script, maps_folder):
     assert tuple(design.name for design in build_script.DESIGNS) == TRACKS
     for design in build_script.DESIGNS:
         laid_out = lay_out(design)

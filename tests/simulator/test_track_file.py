@@ -1,4 +1,4 @@
-"""Track files and reference lines: what they say arrives in the track, and what is wrong is named."""
+"""Track files and reference lines: their contents arrive in the track, and errors are named."""
 
 import numpy as np
 import pytest

@@ -200,7 +200,7 @@ def test_no_wall_is_tunnelled(speed):
     ("pad", "factor", "duration_s"),
     [(Surface.TURBO, 5.0, 0.25), (Surface.TURBO2, 20.0, 0.1)],
 )
-def test_what_a_turbo_pad_gives_and_for_how_long(pad, factor, duration_s):
+def test_the_boost_of_a_turbo_pad_and_its_duration(pad, factor, duration_s):
     distance = np.arange(0.0, 3000.0, 0.5)
     track = straight(half_width_m=20.0, surface=np.where((distance > 20) & (distance < 40), pad, Surface.ASPHALT))
     car = rolling(track, 250.0)

@@ -1,4 +1,4 @@
-"""The loggers beside tensorboard: each takes what it can show, goes on with the same run, and tells its faults."""
+"""The loggers beside tensorboard: their records, resuming in the same run, and reports of faults."""
 
 import contextlib
 import errno
@@ -101,7 +101,7 @@ def no_complaint(caplog):
 
 
 @pytest.mark.usefixtures("no_complaint")
-def test_csv_files_go_on_and_forget_what_came_after_the_checkpoint(repository_root, folder):
+def test_csv_files_go_on_without_the_lines_after_the_checkpoint(repository_root, folder):
     settings = settings_with(repository_root, "csv")
     write_session(settings, folder, range(1, 5))
     with (folder.path / "csv" / "scalars" / "learner" / "loss.csv").open("a") as file:
@@ -149,7 +149,7 @@ def test_a_users_own_logger_is_given_all_that_torchrls_take(repository_root, fol
         ("Missing", "my_logging_parts.py has no Missing"),
     ],
 )
-def test_what_is_no_logger_is_refused(repository_root, folder, name, message):
+def test_parts_that_are_no_loggers_are_refused(repository_root, folder, name, message):
     settings = settings_with(repository_root, "csv", f"my_logging_parts:{name}")
     others = {*threading.enumerate()}
     with pytest.raises(SettingsError, match=message) as caught:

@@ -1,4 +1,4 @@
-"""Two races along one line: what is known of made-up races must come out, and what is measured of real ones."""
+"""Two races along one line: known differences of made-up races, and measured ones of real races."""
 
 import numpy as np
 
@@ -61,7 +61,7 @@ def test_the_time_at_a_distance_is_when_a_race_first_was_there():
     assert times_at(np.array([5.0, 41.5]), meters, time_ms) == [25], "the second end was not reached"
 
 
-def test_real_races_differ_by_what_their_checkpoints_say(shared_data, tmp_path):
+def test_real_races_differ_by_their_checkpoints(shared_data, tmp_path):
     runs = []
     for name in ("B13-Obstacle_24.94_a.Replay.Gbx", "B13-Obstacle_24.95_a.Replay.gbx"):
         path = shared_data / "replays" / name

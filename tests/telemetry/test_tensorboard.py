@@ -118,7 +118,7 @@ def test_every_race_is_written_under_its_own_map(written):
         assert scalars(written, f"rollout/{name}/explored/flat 2") == [(200, pytest.approx(value))]
 
 
-def test_what_is_measured_at_intervals(written):
+def test_measurements_at_intervals(written):
     assert scalars(written, "train/test_loss") == [(400, 2.0)]
     assert scalars(written, "train/schedule/epsilon") == [(400, 0.5)]
     assert scalars(written, "waiting/collector_0") == [(400, 0.25)]
@@ -176,7 +176,7 @@ def test_every_chart_of_the_layout_is_one_line_of_one_map(written):
     assert "trained maps: medians over author times" not in of_cycle
 
 
-def test_a_resumed_run_takes_back_what_came_after_its_checkpoint(repository_root, tmp_path):
+def test_a_resumed_run_takes_back_races_after_its_checkpoint(repository_root, tmp_path):
     figures = TrainingStatistics()
     for resumed_at_frame, times_ms in ((0, (30_000, 31_000, 32_000)), (200, (33_000,))):
         figures.frames_total = resumed_at_frame

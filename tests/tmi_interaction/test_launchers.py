@@ -334,7 +334,7 @@ def test_one_game_starts_at_a_time(records, records_folder):
         pass
 
 
-# What users set.
+# Settings of users.
 
 
 def test_the_launcher_that_a_game_and_a_system_need(settings, tmp_path):

@@ -250,7 +250,7 @@ def test_settings_of_cutoffs_hold_from_the_next_race_on(make_manager, straight):
         manager.game = before
 
 
-# What the game is asked.
+# Requests to the game.
 
 
 def test_a_new_game_is_prepared_once_and_later_races_rewind(make_manager, straight, settings):

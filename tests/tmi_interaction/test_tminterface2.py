@@ -1,4 +1,4 @@
-"""The socket client byte by byte: what it sends, how it reads, and its errors."""
+"""The socket client byte by byte: requests, answers and errors."""
 
 import socket
 import threading

@@ -1,4 +1,4 @@
-"""Command lines of scripts/tools, run in this process, and what they read."""
+"""Command lines of scripts/tools, run in this process, and their inputs."""
 
 from __future__ import annotations
 

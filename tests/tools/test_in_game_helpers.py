@@ -16,7 +16,7 @@ from trackmania_rl.telemetry.video import video_facts
 
 
 class ListeningGame(SimulatedGame):
-    """A simulated game that remembers what its console was told."""
+    """A simulated game that remembers the commands of its console."""
 
     def __init__(self, maps_folder: Path, scripts_folder: Path, autosave: Path | None = None) -> None:
         super().__init__(maps_folder, scripts_folder)

@@ -148,7 +148,7 @@ def test_mistakes_are_told_in_one_line(
     assert not (tmp_path / "line.npy").exists()
 
 
-def test_check_says_what_is_wrong(
+def test_check_names_the_fault(
     maps: Tool, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)  # pytest-xdist sets 80, at which rows go on in further lines

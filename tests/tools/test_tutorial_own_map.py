@@ -34,7 +34,7 @@ def commands(tutorial: Path, files: str) -> list[str]:
 
 
 def say(block: str, project: Path) -> str:
-    """Run a block in a project; return what it said."""
+    """Run a block in a project; return the output."""
     for minutes in ("--max-wall-s 600", "--max-wall-s 120"):
         block = block.replace(minutes, SHORT)
     script = "\n".join(line.replace("python ", f"{sys.executable} ", 1) for line in block.splitlines())

@@ -1,4 +1,4 @@
-"""The world of a map's blocks: where real cars drove, what is not known, and lists of blocks that make no sense."""
+"""The world of a map's blocks: where real cars drove, unknown blocks, and lists of blocks that make no sense."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ from trackmania_rl.track.block_world import BlockWorldError, world_of
 from .conftest import make_challenge
 
 
-def test_what_is_known_is_built_where_it_stands_and_turned():
+def test_known_blocks_are_built_at_their_place_and_turned():
     world = world_of(
         make_challenge(
             Block("StadiumPlatformLoopStart", (9, 3, 4), 1, 0),
@@ -74,7 +74,7 @@ def test_roads_are_dug_into_fields_and_hills():
     ],
     ids=str,
 )
-def test_what_makes_no_world_is_refused(challenge, why):
+def test_blocks_without_a_world_are_refused(challenge, why):
     with pytest.raises(BlockWorldError, match=why):
         world_of(challenge)
 

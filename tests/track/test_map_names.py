@@ -11,7 +11,7 @@ from trackmania_rl.track.named_maps import map_entries, overrides_for_maps
 
 
 def chosen(repository_root, maps_folder, *names, config="config.py"):
-    """What a command with these maps trains with, through the texts that the command line makes of them."""
+    """Return the map cycle of a command with these maps, through the texts that the command line makes of them."""
     config_file = repository_root / "config_files" / config
     overrides = overrides_for_maps(load_settings(config_file), maps_folder, names)
     return load_settings(config_file, [f"{name}={value!r}" for name, value in overrides.items()])

@@ -1,4 +1,4 @@
-"""Tracks of maps and lines: what blocks say about the road, checkpoints, loops rolled out, real maps driven."""
+"""Tracks of maps and lines: the road by its blocks, checkpoints, loops rolled out, real maps driven."""
 
 import numpy as np
 import pytest

@@ -47,7 +47,7 @@ def test_single_long_and_short_steps_are_resampled_with_one_notice(tmp_path, cap
         (np.delete(_straight(200), range(50, 61), axis=0), r"6\.000 m apart .* line --resample"),
     ],
 )
-def test_a_wrong_line_says_what_is_wrong(tmp_path, array, says):
+def test_a_wrong_line_is_explained(tmp_path, array, says):
     path = _saved(tmp_path / "line.npy", array)
     with pytest.raises(ReferenceLineError, match=says) as caught:
         load_reference_line(path, SPACING_M)

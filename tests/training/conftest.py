@@ -188,7 +188,7 @@ def open_channels_here(settings, kind=FedRollouts):
 
 
 def make_context(live, seeds, folder, channels, clock=time.monotonic, **more):
-    """What the hooks of a run share, as the command makes it."""
+    """The context of a run's hooks, as the command makes it."""
     settings, spaces = live.current, make_games_builder(live.current).spaces
     builder = make_agent_builder(settings, spaces, seeds)
     return RunContext(

@@ -202,7 +202,7 @@ def transitions_of(rig, live):
     )
 
 
-def test_fragments_of_races_hold_what_whole_races_hold(live, make_rig):
+def test_fragments_of_races_hold_the_same_as_whole_races(live, make_rig):
     whole = make_rig()
     whole.play_until_ended(12)
     edit(live, batch_mode="truncate_episodes", rollout_fragment_length=4)

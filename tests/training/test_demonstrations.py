@@ -115,7 +115,7 @@ def test_the_agents_own_actions_are_driven_exactly(live):
     ],
     ids=["half turned wheel", "taps", "between two decisions"],
 )
-def test_what_no_action_can_do_is_done_on_average(live, script, share_right):
+def test_impossible_controls_are_reached_on_average(live, script, share_right):
     actions, n_exact = actions_of_inputs(parse_input_script(script), live.current.game)
     assert set(actions[:100]) <= {FORWARD, FORWARD_RIGHT}
     assert np.mean([action == FORWARD_RIGHT for action in actions[:100]]) == pytest.approx(share_right, abs=0.011)

@@ -38,7 +38,7 @@ class NoteUpdates(Hook):
 
 
 def resume(run, other):
-    """Load into a run what a checkpoint of another one holds."""
+    """Load a checkpoint of another run into a run."""
     load_state(run.context, load_checkpoint(other.save()).state)
 
 

@@ -1,4 +1,4 @@
-"""Recordings of evaluation races: which ones are kept, their files and films, and what loggers get."""
+"""Recordings of evaluation races: which ones are kept, their files and films, and their records in loggers."""
 
 import numpy as np
 import torch

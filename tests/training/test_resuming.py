@@ -1,4 +1,4 @@
-"""Resuming: from which checkpoint, with which settings, what is kept, and what is refused."""
+"""Resuming: from which checkpoint, with which settings, kept and refused changes."""
 
 import logging
 import re
@@ -62,7 +62,7 @@ def test_a_run_that_was_killed_before_its_first_checkpoint_begins_anew(make_run,
     assert make_run().frames_total == 0
 
 
-def test_a_change_of_what_was_learned_is_refused_until_it_is_accepted(live, make_run, caplog):
+def test_a_change_of_meaning_is_refused_until_it_is_accepted(live, make_run, caplog):
     save(make_run())
     edit(live, constant_reward_per_ms=-0.5, batch_size=17)
     with pytest.raises(UserError, match=r"constant_reward_per_ms = -0\.5 \(was -0\.0012\).*--accept-change") as caught:

@@ -278,7 +278,7 @@ def test_a_new_run_begins_with_the_networks_of_another_and_keeps_its_own_from_th
 
 
 @pytest.mark.usefixtures("logger")
-def test_a_new_run_begins_with_a_driver_and_refuses_what_does_not_fit(live, make_run, tmp_path, caplog):
+def test_a_new_run_begins_with_a_driver_and_refuses_misfits(live, make_run, tmp_path, caplog):
     other = RunFolder.create(tmp_path, "other")
     with pytest.raises(CheckpointError, match="holds no checkpoint"):
         make_run(name="new", weights_from=other.path)

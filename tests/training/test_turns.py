@@ -122,7 +122,7 @@ def digest_of(state):
 
 
 def races_of(race_log):
-    """The race log without what depends on the clock, and without how often the run was started."""
+    """Return the race log without times of the clock and the number of sessions."""
     races = iterate_races(race_log)
     return [{name: value for name, value in race.items() if name not in TIMED} for race in races]
 

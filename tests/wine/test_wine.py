@@ -65,7 +65,7 @@ def processes_of(home):
 
 
 def end_services(home):
-    """End what a killed wineserver leaves."""
+    """End the processes that a killed wineserver leaves."""
     for process in processes_of(home):
         with contextlib.suppress(psutil.Error):
             process.kill()
@@ -164,7 +164,7 @@ def test_a_game_that_starts_itself_again_is_followed_and_ends_with_its_helpers(m
         assert not any(map(is_running, helpers))
 
 
-def test_what_keeps_a_game_from_starting_is_told_soon(make, monkeypatch):
+def test_failures_of_a_games_start_are_told_soon(make, monkeypatch):
     for fault, said in (("die", "it ended at once|ended while starting up"), ("", "DISPLAY is not set")):
         if not fault:
             monkeypatch.delenv("DISPLAY")

@@ -33,7 +33,7 @@ def fits(settings: Settings, observation: Any, action: Any, spec: EnvSpec | None
     check_fits("'theirs'", observation, action, spec, settings, DataSetForm(race_spaces(settings)))
 
 
-def test_what_a_configuration_records_it_can_learn_from(default_settings: Settings) -> None:
+def test_a_configuration_learns_from_its_own_recordings(default_settings: Settings) -> None:
     spaces = race_spaces(default_settings)
     fits(default_settings, DataSetForm(spaces).observation_space, spaces.action, environment_spec(default_settings))
     fits(default_settings, floats(spaces.n_floats), Discrete(12))

@@ -114,7 +114,7 @@ def test_a_driven_race_is_rewarded_by_the_configuration_that_learns(driven: Any,
         ({"infos": {GREEDY: np.ones(4, dtype=bool)}}, r"its action_was_greedy have the shape \(4,\), not 5 rows"),
     ],
 )
-def test_what_no_race_can_hold_is_refused(changes: dict[str, Any], told: str) -> None:
+def test_impossible_columns_are_refused(changes: dict[str, Any], told: str) -> None:
     with pytest.raises(UserError, match=told):
         race_of_episode(short_episode(4, **changes), small_form())
 

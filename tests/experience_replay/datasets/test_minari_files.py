@@ -1,4 +1,4 @@
-"""Finding, writing and reading data sets, and what is said of those that cannot be."""
+"""Finding, writing and reading data sets, and the errors of unusable ones."""
 
 from pathlib import Path
 
@@ -79,7 +79,7 @@ def test_damaged_data_and_missing_races_are_errors(tmp_path: Path) -> None:
         open_dataset(str(dataset.folder), Path())
 
 
-def test_what_others_have_recorded_is_read(tmp_path: Path) -> None:
+def test_foreign_recordings_are_read(tmp_path: Path) -> None:
     """Minari's own way of writing, with rewards in double precision and columns that mean nothing here."""
     import minari
     from gymnasium.spaces import Box, Discrete

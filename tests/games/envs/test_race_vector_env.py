@@ -1,4 +1,4 @@
-"""`RaceVectorEnv`: against as many single environments, and what it is asked and told."""
+"""`RaceVectorEnv`: against as many single environments, and its arguments and infos."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""What `RaceEnv.render` shows."""
+"""Pictures of `RaceEnv.render`."""
 
 import time
 from pathlib import Path

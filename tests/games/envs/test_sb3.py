@@ -1,4 +1,4 @@
-"""`RaceVecEnv`: what Stable-Baselines3 is told, against `RaceEnv`, and its wrappers around it."""
+"""`RaceVecEnv`: Stable-Baselines3's view of it against `RaceEnv`, and its wrappers around it."""
 
 import contextlib
 
@@ -32,7 +32,7 @@ def make_vec_env(tracks):
         yield make
 
 
-def test_it_says_what_sb3s_own_vectorizer_says(make_vec_env, tracks, image):
+def test_it_agrees_with_the_vectorizer_of_sb3(make_vec_env, tracks, image):
     overrides = {"cutoff_no_progress_within_ms": 1000} | image
     ours = make_vec_env(3, "straight", overrides=overrides)
     theirs = DummyVecEnv([lambda: make_race_env(tracks["straight"], overrides=overrides)] * 3)

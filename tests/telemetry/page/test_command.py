@@ -15,7 +15,7 @@ from trackmania_rl.tmi_interaction.launchers.launcher import find_free_port
 
 @pytest.fixture
 def told(tmp_path, error_line, monkeypatch):
-    """`told(*words)`: what the command says when it refuses its work."""
+    """`told(*words)`: the error of the command."""
 
     def run(*words):
         port = ("--port", str(find_free_port()))

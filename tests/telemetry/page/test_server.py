@@ -1,4 +1,4 @@
-"""The server's answers: what is shown, what is refused, and that all tabs are told the same."""
+"""The server's answers: pages, refusals, and the same values for all tabs."""
 
 import contextlib
 import re
@@ -181,7 +181,7 @@ def test_health_is_200_while_the_training_beats_and_503_otherwise(client, run):
     assert client.get("/healthz").json()["problem"] == "the training has ended"
 
 
-def test_metrics_are_what_prometheus_reads(client, run):
+def test_metrics_are_readable_by_prometheus(client, run):
     run.run_log.unlink()
     assert _samples(client) == {("trackmania_up", ""): 0.0}
     _tell(run)
