@@ -19,6 +19,7 @@ from tensordict import TensorDict
 
 from trackmania_rl.experience_replay.memory import MiniRaceMemory
 from trackmania_rl.parts import load_part
+from trackmania_rl.race.actions import BatchDecision
 from trackmania_rl.race.rewards import RaceReward
 from trackmania_rl.race.spaces import race_spaces
 from trackmania_rl.runs.folder import RunFolder
@@ -49,6 +50,7 @@ PARTS: dict[str, tuple[str, tuple[str, ...]]] = {
     "environment": printed("hovering"),
     "cartpole": ("config_cartpole.py", ()),
     "pendulum": ("config_pendulum.py", ("batch_size=16",)),
+    "previous reward": printed("previous_reward"),
     "hook": printed("speed_hook"),
     "rounds": printed("rounds"),
     "memory": printed("disk_memory"),
@@ -122,6 +124,20 @@ def test_the_learner_rebuilds_previous_actions(
 
 def test_the_environment_keeps_gymnasiums_rules() -> None:
     check_env(load_part("examples.hovering:Hovering", "games")())
+
+
+def test_a_state_has_the_previous_reward(repository_root: Path) -> None:
+    settings = load_settings(repository_root / "config_files" / "config_pendulum.py")
+    builder = load_part("examples.previous_reward:PendulumGames", "games")(settings)
+    games = builder.make_games(1, repository_root / "maps", np.random.default_rng(0))
+    games.begin(0, settings.game.map_cycle[0])
+    ids = np.array([0])
+    for _ in range(4):
+        games.send(ids, BatchDecision(np.ones((1, 1), np.float32), np.array([True]), np.zeros((1, 1), np.float32)))
+    columns = games.under_way(0, range(5)).columns
+    np.testing.assert_allclose(columns["state_float"][:, -1], [0, *columns["rewards"]])
+    assert (columns["rewards"] < 0).all()
+    games.close()
 
 
 def test_the_agents_loss_is_the_soft_one() -> None:

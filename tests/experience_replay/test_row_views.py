@@ -65,10 +65,22 @@ def naive(ring, places, row, view, action_shape):
     return np.stack(values)
 
 
-def views_of(action_shape):
-    inputs = [View("x", "floats", shifts, 1, 3) for shifts in SHIFTS] + [View("x", "actions", s) for s in SHIFTS]
+def filled(view, places, row, first_row, shown):
+    """What a view shows, with zeros before the race's first row if it asks for them."""
+    _, t = places[row]
+    is_before = [t + shift < max(0, t - (row - first_row)) for shift in view.shifts]
+    values = zip(shown, is_before, strict=True)
+    return np.array([value * 0 if before and view.has_zeros_before else value for value, before in values])
+
+
+def views_of(action_shape, zeros):
+    inputs = [
+        View("x", column, shifts, *part, has_zeros_before=zeros)
+        for column, part in (("floats", (1, 3)), ("actions", ()))
+        for shifts in SHIFTS
+    ]
     entries = [
-        View(f"{column}{number}", column, shifts, 2, 4, is_single=len(shifts) == 1)
+        View(f"{column}{number}", column, shifts, 2, 4, is_single=len(shifts) == 1, has_zeros_before=zeros)
         for column in ("floats", "actions", "rewards", "frames")
         for number, shifts in enumerate(AROUND)
     ]
@@ -83,9 +95,10 @@ def views_of(action_shape):
 
 
 @pytest.mark.parametrize("action_shape", [(), (3,)], ids=["keys", "analog"])
-def test_views_are_read_row_by_row(action_shape):
+@pytest.mark.parametrize("zeros", [False, True], ids=["start", "zero"])
+def test_views_are_read_row_by_row(action_shape, zeros):
     ring, places = memory_of(action_shape)
-    views = views_of(action_shape)
+    views = views_of(action_shape, zeros)
     rows = [row for row in range(ring.first_row, ring.end_row) if places[row][0].n_steps[places[row][1]]]
     read = TransitionStorage(ring, N_STEPS_MAX, views).get(torch.tensor(rows))
     assert torch.as_tensor(read.state_float).shape == (len(rows), N_FLOATS + views.n_input_floats)
@@ -100,10 +113,10 @@ def test_views_are_read_row_by_row(action_shape):
                 shown = naive(ring, places, of_row, view, action_shape)
                 if view.column == "actions":
                     shown = shown.clip(-1, 1) if action_shape else KEYS[shown]
-                expected.append(shown.ravel())
+                expected.append(filled(view, places, of_row, ring.first_row, shown).ravel())
             np.testing.assert_array_equal(getattr(read, f"{side}state_float")[i], np.concatenate(expected))
         for view in views.entries:
-            expected = naive(ring, places, row, view, action_shape)
+            expected = filled(view, places, row, ring.first_row, naive(ring, places, row, view, action_shape))
             entry = torch.as_tensor(read.entries[view.name])[i].numpy()
             np.testing.assert_array_equal(entry, expected[0] if view.is_single else expected, err_msg=view.name)
             if view.column != "floats":

@@ -20,7 +20,9 @@ OPTIONS = (
     'observation_blocks=("mini_race_time_actions", "speed_m_s", "range_finder_m")',
     "fourier_wavelengths={}",
     "views={'ranges_before': {'column': 'range_finder_m', 'shift': '-3:-1'}, "
-    "'all_before': {'column': 'floats', 'shift': -5}, 'last_actions': {'column': 'actions', 'shift': '-4:-1:2'}, "
+    "'all_before': {'column': 'floats', 'shift': -5}, "
+    "'zeros_before': {'column': 'actions', 'shift': -3, 'before': 'zero'}, "
+    "'last_actions': {'column': 'actions', 'shift': '-4:-1:2'}, "
     "'around': {'column': 'actions', 'shift': '-6:5', 'input': False}, "
     "'earned': {'column': 'rewards', 'shift': '0:7', 'input': False}}",
     f"cutoff_race_longer_than_ms={LONGEST_MS}",

@@ -219,7 +219,11 @@ def blocks_of_views(
             )
         block = places.get(column)
         kind, part = (column, (0, n_floats)) if block is None else (FLOATS, (block.start, block.stop))
-        view = View(name, kind, shifts, *part, is_single=isinstance(asked_for.shift, int))
+        view = View(
+            *(name, kind, shifts, *part),
+            is_single=isinstance(asked_for.shift, int),
+            has_zeros_before=asked_for.before == "zero",
+        )
         if not asked_for.input:
             entries.append(view)
             continue

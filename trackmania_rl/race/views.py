@@ -2,7 +2,7 @@
 
 They are read alike from races in progress (numpy, `RowsInProgress`) and from the replay memory (torch, `RingRows` of
 `experience_replay/transitions.py`). Before a race's first row, that row is repeated; actions there are straight ahead,
-and rewards 0. After the last row, that one is repeated.
+and rewards 0. With `has_zeros_before` all values there are 0. After the last row, that one is repeated.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ class View:
     start: int = 0  #: first of `FLOATS`
     stop: int = 0  #: exclusive
     is_single: bool = False  #: whether a batch entry has no axis for rows
+    has_zeros_before: bool = False  #: whether values before a race's first row are 0
 
     @property
     def part(self) -> slice:
@@ -139,13 +140,20 @@ class Views:
                 values = rows.constants[ACTION_TABLE][values]
             elif view.column == ACTIONS:
                 values = values.clip(-self.largest_action, self.largest_action)
+            if view.has_zeros_before:
+                values = _with_values_before(view, rows, values, 0)
             blocks.append(values.reshape(values.shape[0], values.shape[1] * values.shape[2]))
         return rows.library.concatenate(blocks, 1)
 
     def batch_entries(self, rows: RowsAround, columns: Mapping[str, Any]) -> dict[str, Any]:
         """Return the entries of a training batch of some states, each (n, ...), or (n, S, ...) of S rows."""
-        values = {view.name: self._values(view, rows, columns) for view in self.entries}
-        return {view.name: values[view.name][:, 0] if view.is_single else values[view.name] for view in self.entries}
+        entries = {}
+        for view in self.entries:
+            values = self._values(view, rows, columns)
+            if view.has_zeros_before:
+                values = _with_values_before(view, rows, values, 0)
+            entries[view.name] = values[:, 0] if view.is_single else values
+        return entries
 
     def of_states(self, frames: Array, floats: Array, actions: Array, races: Array, rows: Array) -> tuple[Array, Array]:
         """Return images (n, S, H, W) and floats (n, F + n_input_floats) of the states in `rows` (n,) of `races` (n,).
@@ -174,13 +182,18 @@ class Views:
         if view.column == FLOATS:
             return rows.take(columns[FLOATS][..., view.part], view.shifts)
         values = rows.take(columns[view.column], view.shifts)
-        is_missing = rows.is_missing(view.shifts)  # shifts ascend: these are the first ones
-        n_before = is_missing.shape[1]
-        if n_before == 0:
-            return values
-        is_missing = is_missing.reshape(*is_missing.shape, *(1 for _ in values.shape[2:]))
-        before = rows.library.where(is_missing, rows.constants[view.column], values[:, :n_before])
-        return rows.library.concatenate((before, values[:, n_before:]), 1)
+        return _with_values_before(view, rows, values, rows.constants[view.column])
+
+
+def _with_values_before(view: View, rows: RowsAround, values: Any, filler: Any) -> Any:
+    """Return the values (n, S, ...) of a view with `filler` in rows before the races' first ones."""
+    is_missing = rows.is_missing(view.shifts)  # shifts ascend: these are the first ones
+    n_before = is_missing.shape[1]
+    if n_before == 0:
+        return values
+    is_missing = is_missing.reshape(*is_missing.shape, *(1 for _ in values.shape[2:]))
+    before = rows.library.where(is_missing, filler, values[:, :n_before])
+    return rows.library.concatenate((before, values[:, n_before:]), 1)
 
 
 NO_VIEWS: Final = Views()

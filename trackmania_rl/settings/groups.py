@@ -65,6 +65,7 @@ class ViewSettings(Group):
     column: str
     shift: Shift
     input: bool = True
+    before: Literal["start", "zero"] = "start"
 
 
 class Until(Group):
