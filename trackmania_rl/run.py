@@ -347,7 +347,7 @@ def _collectors(
         n_collectors=settings.game.n_collectors,
         session=f"session-{run.session}",
         open_collector=run.channels.open_collector,
-        close_collector=run.channels.close_collector,
+        close_collector=run.channels.rollouts.close_collector,
         progress=run.progress,
         maps_folder=parts.maps_folder,
         folder=run.folder.path,

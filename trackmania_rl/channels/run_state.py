@@ -243,10 +243,6 @@ class Channels:
         """Return a collector's ends; see `Rollouts.open_collector`."""
         return self.rollouts.open_collector(collector), self.run_state
 
-    def close_collector(self, collector: int) -> None:
-        """Free the memory of a collector's ends."""
-        self.rollouts.close_collector(collector)
-
 
 def open_channels(
     settings: Settings, spaces: Spaces, uncompiled_shared_networks: Mapping[WeightsKind, nn.Module]

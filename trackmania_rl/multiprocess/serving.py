@@ -92,7 +92,6 @@ class _Worker:
     number: int  # among the collectors
     received: int = 0  # newest race that was put into the learner's queue
     taken: int = 0  # newest race that the learner has learned from, or refused
-    n_queued: int = 0
     n_refused: int = 0  # messages, of which the 1st, 10th, 100th ... are logged
     call: grpc.ServicerContext | None = None  # newest one of this session, which alone is answered; None if it is away
     refusal: str = ""  # of a message of this call
@@ -364,10 +363,9 @@ class ServeWorkers(Hook):
         """Wait for room in the learner's queue, and put a race; drop it if it is repeated, or its call has ended."""
         sequence = race.facts.sequence
         with worker.changed:
-            worker.changed.wait_for(lambda: worker.n_queued < MOST_QUEUED or worker.call is not context)
+            worker.changed.wait_for(lambda: worker.received - worker.taken < MOST_QUEUED or worker.call is not context)
             if worker.call is context and sequence > worker.received:
                 worker.received = sequence
-                worker.n_queued += 1
                 race.facts = race.facts.with_changes(collector=worker.number)
                 race.give_back = functools.partial(_take, worker, sequence)
                 self.run.channels.rollouts.add(race)
@@ -377,6 +375,5 @@ class ServeWorkers(Hook):
 def _take(worker: _Worker, sequence: int) -> None:
     """Count a race that the learner has released."""
     with worker.changed:
-        worker.n_queued -= 1
         worker.taken = max(worker.taken, sequence)
         worker.changed.notify_all()
