@@ -1,4 +1,4 @@
-"""The decorators of the simulator's compiled functions."""
+"""Decorators for the simulator's compiled functions."""
 
 from __future__ import annotations
 
@@ -11,4 +11,4 @@ SOURCES = (*Path(__file__).parent.rglob("*.py"), Path(state_blob.__file__))
 
 compiled = compiler_for("simulator", SOURCES)
 inner = compiled(is_inner=True)
-"""For functions that only compiled ones call."""
+"""Decorator for functions that only compiled functions call."""

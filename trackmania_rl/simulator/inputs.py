@@ -1,4 +1,4 @@
-"""Inputs of a race: values, times of their changes, and the record as an input script."""
+"""Race inputs: values, change times, and the record as an input script."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ Controls = tuple[float, float, float]  # gas 0 or 1, brake 0 or 1, steer -1 (lef
 
 
 class InputState:
-    """Inputs of one race.
+    """Inputs during one race.
 
     `slots` is (8, 2) uint32, one (time, data) pair per InputSlot as in a state blob, updated in place.
 
     Attributes:
-        controls: Controls of the car from the next tick on.
+        controls: Car controls from the next tick on.
         keys: The held keys.
         log: Every change since the race began, in order.
     """
@@ -62,7 +62,7 @@ class InputState:
         self.release_all()
 
     def release_all(self) -> None:
-        """Reset to the beginning of a race."""
+        """Reset to the race start."""
         self._slots[:] = _NO_EVENT
         self._slots[InputSlot.RACE_RUNNING] = EVENT_TIME_ORIGIN_MS - 10, 1
         self.log.clear()
@@ -87,7 +87,7 @@ class InputState:
             self.apply(events)
 
     def apply(self, events: Sequence[InputEvent]) -> None:
-        """Apply the changes of `events`, which are of one time."""
+        """Apply the changes in `events`, which share one time."""
         for event in events:
             if event.input in _SLOTS:
                 data = encode_analog(event.value) if event.input in _ANALOG else event.value
@@ -98,7 +98,7 @@ class InputState:
         self._derive()
 
     def restore(self, time_ms: int, slots: npt.NDArray[np.uint32]) -> None:
-        """Restore the inputs of a state blob of race time `time_ms`.
+        """Restore the inputs from a state blob saved at race time `time_ms`.
 
         The log keeps the earlier events. Inputs that differ from it are logged at `time_ms`.
 
@@ -129,7 +129,7 @@ class InputState:
         self.controls = (float(gas), float(brake), self._steer())
 
     def _steer(self) -> float:
-        """Return the newer of keys and wheel; of both keys the left one wins."""
+        """Return the newer of keys and wheel; if both keys are held, left wins."""
         times = self._slots[:, 0]
         turned = times[InputSlot.STEER]
         pressed = max(times[InputSlot.LEFT], times[InputSlot.RIGHT])

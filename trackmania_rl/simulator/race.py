@@ -1,4 +1,4 @@
-"""Simulated race: clock, car, gates, inputs, and the state blob of all of them, without sockets and real time."""
+"""Simulated race: clock, car, gates, inputs, and their state blob, without sockets and real time."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class SimulatedRace:
     `VehicleParameters.packed` makes them.
 
     Raises:
-        ValueError: If the track's laps would have unequal numbers of gates.
+        ValueError: If the track's laps would have unequal gate counts.
     """
 
     def __init__(self, track: Track, parameters: npt.NDArray[np.void] = STADIUM_CAR) -> None:
@@ -101,12 +101,12 @@ class SimulatedRace:
 
     @property
     def checkpoint_target(self) -> int:
-        """Gates of the race, all laps, the finish included."""
+        """Race gates, all laps, the finish included."""
         return self._layout.time_count
 
     @property
     def checkpoint_times_ms(self) -> list[int]:
-        """Official times of the passed gates in the order of passing."""
+        """Official times for the passed gates in passing order."""
         return self._times_ms[: self._passed_count].tolist()
 
     @property
@@ -156,7 +156,7 @@ class SimulatedRace:
         return self._passed_count, self.checkpoint_target
 
     def take_lap_event(self) -> tuple[int, int] | None:
-        """Return (completed, all) laps once per change, else None; always None on tracks of a single lap."""
+        """Return (completed, all) laps once per change, else None; always None on single-lap tracks."""
         if self.track.n_laps == 1 or self.lap_count == self._reported_laps:
             return None
         self._reported_laps = self.lap_count
@@ -173,7 +173,7 @@ class SimulatedRace:
         self.inputs.hold(self._tick_time_ms, held)
 
     def play_script(self, events: Sequence[InputEvent]) -> None:
-        """Apply these inputs in the rest of this race and in all later ones; () ends that.
+        """Apply these inputs until this race ends and in all later ones; () ends that.
 
         A respawn puts the car back to the gate passed last, which takes one tick. Before the first gate it restarts the
         race.
@@ -181,11 +181,11 @@ class SimulatedRace:
         self._script = list(events)
 
     def input_script(self) -> str:
-        """Return the inputs of this race so far as an input script."""
+        """Return this race's inputs so far as an input script."""
         return write_input_script(self.inputs.log)
 
     def render(self, width_px: int, height_px: int) -> npt.NDArray[np.uint8]:
-        """Return the picture of this instant, (height_px, width_px, 4) uint8, blue, green, red, 255; top row first.
+        """Return this instant's picture, (height_px, width_px, 4) uint8, blue, green, red, 255; top row first.
 
         Raises:
             ValueError: If a side is not 1 to 4096 pixels.
@@ -218,14 +218,14 @@ class SimulatedRace:
         return bytes(self._blob)
 
     def restore_state(self, blob: bytes) -> None:
-        """Restore a saved state of this track; the next tick follows the blob's race time.
+        """Restore a state saved on this track; the next tick follows the blob's race time.
 
         If the blob's last checkpoint time is NOT_PASSED, the finish is undone. Restoring reports no event, but gates
         not yet reported when the blob was saved are reported again.
 
         Raises:
-            StateBlobError: If the blob has another shape, is of another track, or holds impossible numbers; the race is
-                unchanged.
+            StateBlobError: If the blob has another shape, is from another track, or holds impossible numbers; the race
+                is unchanged.
         """
         layout = CheckpointLayout.of_blob(blob)
         words, head, gate_is_passed, times_ms = _views(blob, layout)
@@ -283,7 +283,7 @@ class SimulatedRace:
         self._car["clock_ms"] = self._tick_time_ms + TICK_MS
 
     def _play_script(self, max_ticks: int) -> tuple[bool, int]:
-        """Apply the script's changes of this instant.
+        """Apply the script's changes at this instant.
 
         Returns:
             True if they put the car back; and the ticks until the script's next change, at most `max_ticks`.
@@ -303,7 +303,7 @@ class SimulatedRace:
 def _views(
     blob: bytes | bytearray, layout: CheckpointLayout
 ) -> tuple[npt.NDArray[np.uint32], np.void, npt.NDArray[np.int32], npt.NDArray[np.int32]]:
-    """Return a blob's 32-bit words, head, checkpoint states (of a lap) and checkpoint times, as views."""
+    """Return a blob's 32-bit words, head, checkpoint states (one lap) and checkpoint times, as views."""
     words = np.frombuffer(blob, "<u4")
     head_words = STATE_HEAD_DTYPE.itemsize // WORD_BYTES
     states = words[head_words : head_words + layout.state_count].view("<i4")
@@ -312,7 +312,7 @@ def _views(
 
 
 def _count_passed(times_ms: npt.NDArray[np.int32], gate_is_passed: npt.NDArray[np.int32], tick_time_ms: int) -> int:
-    """Count the passed gates of a blob; raise StateBlobError if its gates and times do not fit each other."""
+    """Count a blob's passed gates; raise StateBlobError if gates and times do not fit each other."""
     is_passed = times_ms != NOT_PASSED
     count = int(np.count_nonzero(is_passed))
     per_lap = len(gate_is_passed)

@@ -1,6 +1,6 @@
-"""Batch of races stepped by one call of compiled code.
+"""Race batch stepped by one call to compiled code.
 
-A race here begins at race time 0 and ends at its finish. Like `race.SimulatedRace` it is driven by `gates.drive`, so
+A race here begins at race time 0 and ends at the finish. Like `race.SimulatedRace` it is driven by `gates.drive`, so
 the same inputs give the same car and times, bit for bit.
 """
 
@@ -27,10 +27,10 @@ _MOST_GATES_AT_FIRST: Final = 16
 
 
 class TrackForBatch:
-    """Track with its compiled form, for a batch of races.
+    """Track with the compiled form, for a race batch.
 
     Raises:
-        ValueError: If the track's laps would have unequal numbers of gates.
+        ValueError: If the track's laps would have unequal gate counts.
     """
 
     def __init__(self, track: Track) -> None:
@@ -41,7 +41,7 @@ class TrackForBatch:
 
     @property
     def n_gates(self) -> int:
-        """Gates of the race, all laps, the finish included."""
+        """Race gates, all laps, the finish included."""
         return self.gates.total
 
     @cached_property
@@ -51,13 +51,13 @@ class TrackForBatch:
 
 
 class CarBatch:
-    """K races, each on its own track; `parameters` are the cars' constants, as `VehicleParameters.packed` makes them.
+    """K races, each on a separate track; `parameters` are car constants, as `VehicleParameters.packed` makes them.
 
     Attributes:
         cars: (K,) VEHICLE_DTYPE.
-        heads: (K, HEAD_WORDS) uint32, heads of state blobs; words outside the car are zero.
+        heads: (K, HEAD_WORDS) uint32, state blob heads; words outside the car are zero.
         passed_count: (K,) int64, gates passed.
-        times_ms: (K, most gates of any track so far) int32, official times of the passed gates in order.
+        times_ms: (K, most gates on any track so far) int32, official times for the passed gates in order.
         ticks: (K,) int64, ticks made by the last `advance`; fewer than requested if the race finished.
     """
 
@@ -71,7 +71,7 @@ class CarBatch:
         self._parameters = parameters
 
     def begin(self, race: int, track: TrackForBatch) -> None:
-        """Put a race's car at the start of a track, at race time 0."""
+        """Put a race's car at a track's start, at race time 0."""
         missing = track.n_gates - self.times_ms.shape[1]
         if missing > 0:
             self.times_ms = np.pad(self.times_ms, ((0, 0), (0, missing)), constant_values=NOT_PASSED)
@@ -89,10 +89,10 @@ class CarBatch:
         controls: npt.NDArray[np.float64],
         n_ticks: int,
     ) -> None:
-        """Advance some races, each until the ticks are over or its finish is passed; call `write_heads` next.
+        """Advance some races, each until the ticks are over or the finish is passed; call `write_heads` next.
 
         Args:
-            races: (n,) their numbers.
+            races: (n,) race numbers.
             track: Their track.
             controls: (n, 3) gas 0..1, brake 0..1, steer -1 (left) .. 1 (right), constant.
             n_ticks: At least 1.
@@ -116,7 +116,7 @@ class CarBatch:
         write_cars(self.cars, self.heads)
 
     def checkpoint_times_ms(self, race: int) -> tuple[int, ...]:
-        """Return the official times of a race's passed gates."""
+        """Return the official times for a race's passed gates."""
         return tuple(self.times_ms[race, : self.passed_count[race]].tolist())
 
     def render_gray(
@@ -126,12 +126,12 @@ class CarBatch:
         frames: npt.NDArray[np.uint8],
         rows: npt.NDArray[np.int64],
     ) -> None:
-        """Draw gray pictures of this instant for several races on one track.
+        """Draw the current gray pictures for several races on one track.
 
         Args:
             races: (n,) int64, their numbers.
             track: Their track.
-            frames: (K, R, H, W) uint8, C order; the picture of race r is written to `frames[r, rows[r]]`.
+            frames: (K, R, H, W) uint8, C order; race r's picture is written to `frames[r, rows[r]]`.
             rows: (K,) int64.
         """
         track.renderer.render_gray(races, self.cars, self.passed_count, frames, rows)

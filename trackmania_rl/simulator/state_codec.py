@@ -1,6 +1,6 @@
-"""Car in a state blob, restored bit for bit: every 32-bit word of VEHICLE_DTYPE has its place.
+"""Car in a state blob, restored bit for bit: every 32-bit word of VEHICLE_DTYPE has a place.
 
-Fields of the game's format are at its offsets; the rest is in the blob's private part.
+Fields in the game's format are at the game's offsets; the rest is in the blob's private part.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _HEAD_FIELDS: Final = {
     "has_any_lateral_contact": "has_any_lateral_contact",
     "last_lateral_contact_time_ms": "last_has_any_lateral_contact_time_ms",
 }
-"""Field of VEHICLE_DTYPE -> field of STATE_HEAD_DTYPE."""
+"""VEHICLE_DTYPE field -> STATE_HEAD_DTYPE field."""
 
 _WHEEL_FIELDS: Final = {
     "wheel_damper_absorb_m": "damper_absorb_m",
@@ -49,7 +49,7 @@ _WHEEL_FIELDS: Final = {
     "wheel_has_ground_contact": "has_ground_contact",
     "wheel_material": "contact_material_id",
 }
-"""Field of VEHICLE_DTYPE -> field of WHEEL_DTYPE."""
+"""VEHICLE_DTYPE field -> WHEEL_DTYPE field."""
 
 MAX_RACE_MS: Final = 24 * 60 * 60 * 1000  # a race is given up after a day, so that clocks fit 32 bits
 
@@ -116,7 +116,7 @@ _IS_FLOAT: Final = np.concatenate(
 
 
 def signature(track: Track) -> int:
-    """Return a 32-bit checksum of a track's world and of the layout of the car."""
+    """Return a 32-bit checksum of a track's world and the car layout."""
     checksum = zlib.crc32(repr(VEHICLE_DTYPE).encode())
     if track.mesh_world is not None:
         columns = [track.world.records[name] for name in ("corners_m", "surface", "forward")]
@@ -128,17 +128,17 @@ def signature(track: Track) -> int:
 
 
 def write_car(car: npt.NDArray[np.void], blob_words: npt.NDArray[np.uint32]) -> None:
-    """Write a (1,) car into a blob of 32-bit words."""
+    """Write a (1,) car into a blob (32-bit words)."""
     blob_words[_HEAD_WORD_OF_CAR_WORD] = car.view(np.uint32)
 
 
 def write_cars(cars: npt.NDArray[np.void], heads: npt.NDArray[np.uint32]) -> None:
-    """Write (K,) cars into the heads of K blobs, (K, HEAD_BYTES / 4) words."""
+    """Write (K,) cars into K blob heads, (K, HEAD_BYTES / 4) words."""
     heads[:, _HEAD_WORD_OF_CAR_WORD] = cars.view(np.uint32).reshape(len(cars), -1)
 
 
 def read_car(blob_words: npt.NDArray[np.uint32], section_count: int) -> npt.NDArray[np.void]:
-    """Read a (1,) car from a blob of 32-bit words, in a world of `section_count` records.
+    """Read a (1,) car from a blob (32-bit words), in a world with `section_count` records.
 
     Raises:
         StateBlobError: If the car holds an impossible number.

@@ -1,1 +1,1 @@
-"""Physics of the car and its contacts with the world."""
+"""Car physics and contacts with the world."""

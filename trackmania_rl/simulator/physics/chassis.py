@@ -1,6 +1,6 @@
-"""Springs, steering, lateral grip, yaw, air control, and the bumps of grass and dirt.
+"""Springs, steering, lateral grip, yaw, air control, and bumps on grass and dirt.
 
-The game's texture of bumps is not public. This one resembles it as far as ghosts show: smooth, mostly dark, repeated
+The game's bump texture is not public. This one resembles it as far as ghosts show: smooth, mostly dark, repeated
 over the whole world.
 """
 
@@ -32,9 +32,9 @@ _DIRT = int(Surface.DIRT)
 
 
 def make_texture(seed: int = _SEED) -> npt.NDArray[np.uint8]:
-    """Return a (128, 128) texture of bumps by cell in x and z, 0 to 255.
+    """Return a (128, 128) bump texture by cell in x and z, 0 to 255.
 
-    It is smooth noise of integers, so it is the same on every machine; one standard deviation is 255.
+    It is smooth integer noise, so it is the same on every machine; one standard deviation is 255.
     """
     x, z = np.meshgrid(np.arange(CELLS, dtype=np.uint64), np.arange(CELLS, dtype=np.uint64), indexing="ij")
     bits = (x * np.uint64(73856093) ^ z * np.uint64(19349663) ^ np.uint64(seed * 83492791)) & np.uint64(0xFFFFFFFF)
@@ -58,7 +58,7 @@ _TEXTURE: Final = make_texture()
 
 @inner
 def add_bumps(car: CarRecord, parameters: ParametersRecord) -> None:
-    """Push each wheel on grass or dirt upwards, at its point of rest; call this before the substep's forces."""
+    """Push each wheel on grass or dirt upwards, at its rest point; call this before the substep's forces."""
     begun = False
     for wheel in range(WHEELS):
         if not car.wheel_has_ground_contact[wheel]:
@@ -96,7 +96,7 @@ def add_bumps(car: CarRecord, parameters: ParametersRecord) -> None:
 
 
 _LEAST_NORMAL_ACROSS = 1e-3
-"""A contact this nearly straight ahead or behind (a car on its nose) has no sideways direction of grip."""
+"""A contact this nearly straight ahead or behind (a car on its nose) has no sideways grip direction."""
 
 
 @inner
@@ -108,7 +108,7 @@ def update_steering(car: CarRecord, parameters: ParametersRecord, dt: float) -> 
 
 @inner
 def add_gravity_and_drag(car: CarRecord, parameters: ParametersRecord) -> None:
-    """Add gravity, and drag in flight, by the contacts of the substep before."""
+    """Add gravity, and drag in flight, by the previous substep's contacts."""
     velocity = car.velocity_m_s
     drag = 0.0 if car.was_grounded else parameters.air_drag_per_s
     scale = parameters.gravity_scale_ground if car.was_grounded else parameters.gravity_scale_air
@@ -168,7 +168,7 @@ def add_springs(car: CarRecord, parameters: ParametersRecord, dt: float) -> None
 
 @inner
 def add_lateral_grip(car: CarRecord, parameters: ParametersRecord) -> None:
-    """Add each wheel's resistance to slipping sideways, up to its limit, at the centre of mass."""
+    """Add each wheel's resistance to slipping sideways, up to the grip limit, at the centre of mass."""
     velocity = car.local_speed_m_s
     limit_curve = linear_value(parameters.side_friction_limit_curve_kmh, KMH_PER_M_S * velocity[2])
     slope_share = adherence(car, parameters.adherence_none, parameters.adherence_full)

@@ -1,4 +1,4 @@
-"""Collision of the car with either kind of world, and with the ground and the walls of a ribbon.
+"""Car collision with either kind of world, and with a ribbon's ground and walls.
 
 A collision pass follows every substep: it sets the next one's contact flags, reduces speed and moves the body out.
 Wheels and body are ellipsoids; a ribbon's ground and walls are planes near the touching part. Vectors are in car axes
@@ -42,11 +42,11 @@ from trackmania_rl.simulator.tracks.world import (
 )
 
 World = Road | SurfaceMesh
-"""World that cars drive on. Both have `records`; a car's `surface_index` is the number of one."""
+"""World that cars drive on. Both have `records`, which a car's `surface_index` indexes."""
 
 
 def collide(car: CarRecord, parameters: ParametersRecord, world: World) -> None:
-    """Run one collision pass; the kind of world is chosen when the caller is compiled."""
+    """Run one collision pass; the world's kind is chosen when the caller is compiled."""
     raise NotImplementedError("only compiled functions call this")
 
 

@@ -1,4 +1,4 @@
-"""Effects of a contact on the car, in car axes: corrections that move it out, impulses that reduce its speed."""
+"""Contact effects on the car, in car axes: corrections that move it out, impulses that reduce its speed."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def add_correction(car: CarRecord, x: float, y: float, z: float) -> None:
 
 @compiled
 def extent(radii_m: npt.NDArray[np.float64], normal: Vector) -> float:
-    """Return an ellipsoid's reach from its centre against a plane's normal."""
+    """Return an ellipsoid's reach from the centre against a plane's normal."""
     x = radii_m[0] * normal[0]
     y = radii_m[1] * normal[1]
     z = radii_m[2] * normal[2]
@@ -78,7 +78,7 @@ def extent(radii_m: npt.NDArray[np.float64], normal: Vector) -> float:
 def touching_arm(
     parameters: ParametersRecord, center: Vector, radii_m: npt.NDArray[np.float64], normal: Vector, extent_m: float
 ) -> Vector:
-    """Return the ellipsoid's deepest point, from the centre of mass."""
+    """Return the ellipsoid's deepest point, from the mass centre."""
     mass = parameters.center_of_mass_m
     return (
         center[0] - radii_m[0] * radii_m[0] * normal[0] / extent_m - mass[0],
@@ -97,7 +97,7 @@ def touch_ground(
     normal: Vector,
     depth_m: float,
 ) -> None:
-    """Let the damper take the upward part of the correction as far as it goes; a bottomed-out wheel loses speed."""
+    """Let the damper take the correction's upward part as far as possible; a bottomed-out wheel loses speed."""
     absorb_m = car.wheel_damper_absorb_m[wheel]
     push_m = min(max(depth_m * normal[1], 0.0), absorb_m)
     car.wheel_push_m[wheel] = push_m
@@ -106,7 +106,7 @@ def touch_ground(
     if bottomed_out:
         approach_m_s = speed_at(car, arm, normal)
     else:
-        # The damper also takes the upward part of the approach speed, on level ground all of it.
+        # The damper also takes the approach speed's upward part, on level ground all.
         mass = parameters.center_of_mass_m
         arm = (center[0] - mass[0], center[1] - mass[1], center[2] - mass[2])
         approach_m_s = speed_at(car, arm, normal) * (1.0 - normal[1] * normal[1])
@@ -123,7 +123,7 @@ def touch_wall(car: CarRecord, parameters: ParametersRecord, arm: Vector, normal
         car.has_any_lateral_contact = 1
         car.last_lateral_contact_time_ms = car.clock_ms
         loss = parameters.side_contact_loss
-        arm = (arm[0], 0.0, arm[2])  # at the height of the centre of mass
+        arm = (arm[0], 0.0, arm[2])  # at the mass centre's height
     approach_m_s = speed_at(car, arm, normal)
     if approach_m_s < 0.0:
         push_at(car, parameters, arm, normal, -loss * approach_m_s)
@@ -144,7 +144,7 @@ def touch_with_body(
     normal: Vector,
     depth_m: float,
 ) -> None:
-    """Push the body out; it loses half its approach speed, with some friction along the surface."""
+    """Push the body out; it loses half the approach speed, with some friction along the surface."""
     add_correction(car, depth_m * normal[0], depth_m * normal[1], depth_m * normal[2])
     arm = touching_arm(parameters, center, radii_m, normal, extent(radii_m, normal))
     approach_m_s = -speed_at(car, arm, normal)

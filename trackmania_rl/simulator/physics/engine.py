@@ -16,11 +16,11 @@ from trackmania_rl.simulator.tracks.world import Surface
 
 KMH_PER_M_S = 3.6
 MAX_SPEED_FACTOR, DRIVE_FACTOR, BRAKE_FACTOR, GRIP_FACTOR = range(4)
-"""Columns of `VehicleParameters.material_factors`."""
+"""Columns in `VehicleParameters.material_factors`."""
 
 
 class GearboxState(IntEnum):
-    """State of the gearbox."""
+    """Gearbox state."""
 
     DRIVING = 0
     CHANGING = 1
@@ -44,7 +44,7 @@ def driving_input(car: CarRecord) -> float:
 
 @inner
 def adherence(car: CarRecord, none: float, full: float) -> float:
-    """Return the share of the tyre forces that is left when the car's up leans away from the world's."""
+    """Return the share of tyre force left when the car's up leans away from the world's."""
     uprightness = abs(car.rotation[1, 1])
     if uprightness >= full:
         return 1.0
@@ -101,7 +101,7 @@ def _turn_direction(car: CarRecord, parameters: ParametersRecord, pressed: bool,
 
 @inner
 def update_engine(car: CarRecord, parameters: ParametersRecord, grounded: bool, dt: float) -> None:
-    """Advance the engine's speed and the gearbox by one substep, by the forward speed of the substep before."""
+    """Advance the engine's speed and the gearbox by one substep, by the previous substep's forward speed."""
     pressed = driving_input(car) > 0.0
     if car.is_freewheeling:
         car.actual_rpm = 0.0
@@ -206,7 +206,7 @@ def _brake_force(
     surface_cap_sliding: float,
     parameters: ParametersRecord,
 ) -> float:
-    """Return the deceleration of one pedal used as a brake; reaching its cap makes all wheels slide."""
+    """Return one pedal's deceleration when used as a brake; reaching the cap makes all wheels slide."""
     sliding = 0
     for wheel in range(WHEELS):
         sliding += car.wheel_is_sliding[wheel]

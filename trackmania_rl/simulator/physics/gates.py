@@ -1,8 +1,8 @@
-"""Checkpoints and finish: planes across a road or boxes in a world of blocks, and driving until one is passed.
+"""Checkpoints and finish: planes across a road or boxes in a block world, and driving until one is passed.
 
 A gate counts once per lap, in any order. A lap's line counts when the lap's other gates are passed; the last lap's line
-is the finish. A gate is passed in the tick in whose interval a part of the car touches it. Its time is the race time at
-the beginning of that tick, as in the game.
+is the finish. A gate is passed in the tick during which a car part touches it. The passing time is the race time at
+that tick's beginning, as in the game.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from trackmania_rl.simulator.physics.vehicle import tick
 from trackmania_rl.simulator.physics.vehicle_state import WHEELS, CarRecord, ParametersRecord
 from trackmania_rl.simulator.tracks.world import Track
 
-# Reach of the car's collision ellipsoids from its origin.
+# Reach from the car's origin to the collision ellipsoids' far sides.
 _NOSE_M: Final = 2.14
 _TAIL_M: Final = 1.94
 _SIDE_M: Final = 1.07
-_REACH_M: Final = 3.0  # upper bound of any part's distance from the origin
+_REACH_M: Final = 3.0  # upper bound for any part's distance from the origin
 
-_LOWEST_M: Final = -3.0  # of a plane below the road, for a car that bottoms out
-_HIGHEST_M: Final = 12.0  # of a plane above the road, for a car that flies
+_LOWEST_M: Final = -3.0  # lower end, below the road, for a car that bottoms out
+_HIGHEST_M: Final = 12.0  # upper end, above the road, for a car that flies
 
 
 class Gates(NamedTuple):
-    """Gates of a race, the finish last; a type that numba accepts.
+    """Race gates, the finish last; a type that numba accepts.
 
-    A road has one plane per gate of the race (G), a world of blocks one or more boxes per gate of a lap (B). The other
-    kind's arrays are empty.
+    A road has one plane per race gate (G), a block world has one or more boxes per lap gate (B). The other kind's
+    arrays are empty.
     """
 
     station_m: npt.NDArray[np.float64]  # (G,) arc length along the line, all laps
@@ -45,7 +45,7 @@ class Gates(NamedTuple):
 
 
 def gates_of_track(track: Track) -> Gates:
-    """Return a track's gates; raise ValueError if the laps would not have equally many."""
+    """Return a track's gates; raise ValueError if the laps would have unequal gate counts."""
     world = track.mesh_world
     records = track.ribbon.records
     if world is not None:
@@ -75,16 +75,16 @@ def drive(
     passed_count: int,
     max_ticks: int,
 ) -> tuple[int, int]:
-    """Drive until a gate is passed or `max_ticks` are over; return the ticks and the count of passed gates.
+    """Drive until a gate is passed or `max_ticks` are over; return the ticks and the passed gate count.
 
     Args:
         car: (1,) VEHICLE_DTYPE, changed in place.
         controls: Gas 0..1, brake 0..1, steer -1 (left) .. 1 (right), constant.
         world: The road or the mesh.
         parameters: The car's constants.
-        gates: Of the world's kind.
+        gates: Gates that match the world's kind.
         gate_is_passed: (per_lap,) 0/1 for the current lap, changed in place.
-        times_ms: (total,) in the order of passing, changed in place.
+        times_ms: (total,) in passing order, changed in place.
         passed_count: Gates passed so far.
         max_ticks: At least 1.
     """

@@ -1,11 +1,11 @@
-"""Collision of the car with a mesh: wheels and body, all ellipsoids, against the faces near the car.
+"""Car collision with a mesh: wheels and body, all ellipsoids, against the faces near the car.
 
 A part touches a face if its deepest point is over it. It also touches a face if it overlaps the face's edge, unless
-that edge is in the plane of another face that it touches (a seam). It is then pushed along the face's normal too, as
-cars are at the step between grass and road. Each wheel and ellipsoid of the body counts its deepest contacts with
+that edge is in another touched face's plane (a seam). It is then pushed along the face's normal too, as
+cars are at the step between grass and road. Each wheel and body ellipsoid counts only the deepest contacts with
 ground and wall. Vectors are in car axes unless noted.
 
-Most functions are inlined: a call with a mesh counts the references of its arrays, which costs more than the geometry.
+Most functions are inlined: a call with a mesh counts array references, which costs more than the geometry.
 """
 
 from __future__ import annotations
@@ -45,19 +45,19 @@ from trackmania_rl.simulator.tracks.world import Surface
 SLACK_M: Final = 1.0
 """Faces are gathered this far beyond the car's reach, and again when it has moved that far."""
 SHELL_M: Final = 0.25
-"""A part with its centre less than this behind a face is pushed back through it; a deeper one missed it."""
+"""A part whose centre is less than this behind a face is pushed back through it; a deeper one missed it."""
 SEAM_M: Final = 0.02  # an edge at most this far out of a touched face is a seam
 PARALLEL: Final = 1.0 - 1e-9
-"""Cosine of the angle between planes that part less than 0.1 mm within a car's reach."""
+"""Cosine between planes that part less than 0.1 mm within a car's reach."""
 LEAST_BODY_UP: Final = 0.7
-"""Vertical part, in car axes, of the normals of the body's ground; other faces are its walls."""
+"""Vertical part, in car axes, of ground normals for the body; other faces are walls."""
 
 _GRASS: Final = int(Surface.GRASS)
 _TURBO = int(Surface.TURBO)
 _TURBO2 = int(Surface.TURBO2)
 _ROULETTE = int(Surface.TURBO_ROULETTE)
 _NONE: Final = -1
-_ON_GRASS: Final = -2  # in place of a face's number
+_ON_GRASS: Final = -2  # instead of a face number
 
 # Ghosts in loops are followed best if contacts are taken by their places along the world's x, the largest first. So the
 # order depends on which is further apart along it, left and right or front and rear, and on the signs.
@@ -105,7 +105,7 @@ def collide_with_mesh(car: CarRecord, parameters: ParametersRecord, mesh: Surfac
 
 @compiled(inline="always")
 def _gather(mesh: SurfaceMesh, near: Any, position: npt.NDArray[np.float64]) -> None:
-    """Write the faces that a car may touch, unless the last ones still hold."""
+    """Write the faces that a car may touch, unless the previous ones are still valid."""
     at = near.gathered_at_m
     moved_m2 = 0.0
     is_same = True
@@ -178,7 +178,7 @@ def _see_from_car(faces: Faces, near: Any, car: CarRecord, parameters: Parameter
 
 @inner
 def _box_of_body(parameters: ParametersRecord) -> tuple[Vector, Vector]:
-    """Return the middle and half sides of the body's bounding box, in car axes."""
+    """Return the body bounding box's middle and half sides, in car axes."""
     x = _extent_of_body(parameters, 0)
     y = _extent_of_body(parameters, 1)
     z = _extent_of_body(parameters, 2)
@@ -254,10 +254,10 @@ def _contacts(
     axis: int,
     of_body: bool,
 ) -> tuple[_Contact, _Contact]:
-    """Return the deepest contacts of an ellipsoid with ground and wall.
+    """Return an ellipsoid's deepest contacts with ground and wall.
 
-    `limit`, of the normal's component along the car's `axis`, separates them: the body's ground is above it (upwards),
-    a wheel's below it (sideways). `floor_m` is the height of the grass, -inf for none.
+    `limit`, on the normal's component along the car's `axis`, separates them: the body's ground is above it (upwards),
+    a wheel's below it (sideways). `floor_m` is the grass height, -inf for none.
     """
     normals = near.normals
     edges = near.edges
@@ -335,7 +335,7 @@ def _deepest(
 
 @inner
 def _is_level_with(contact: _Contact, normal: Vector, height_m: float, radii_m: npt.NDArray[np.float64]) -> bool:
-    """Return whether a face is in the plane of a contact, so that its edges are seams."""
+    """Return whether a face is in a contact's plane, so that the edges are seams."""
     if contact.depth_m <= 0.0 or dot(normal, contact.normal) < PARALLEL:
         return False
     return abs(extent(radii_m, contact.normal) - contact.depth_m - height_m) < 0.5 * SEAM_M
@@ -347,7 +347,7 @@ def _is_seam(contact: _Contact, point: Vector, radii_m: npt.NDArray[np.float64])
     if contact.depth_m <= 0.0:
         return False
     normal = contact.normal
-    height_m = extent(radii_m, normal) - contact.depth_m  # of the centre above the plane
+    height_m = extent(radii_m, normal) - contact.depth_m  # from the plane up to the centre
     return point[0] * normal[0] + point[1] * normal[1] + point[2] * normal[2] + height_m < SEAM_M
 
 
@@ -375,9 +375,9 @@ def _edge_contact(
     z: float,
     radii_m: npt.NDArray[np.float64],
 ) -> tuple[_Contact, Vector]:
-    """Return an ellipsoid's contact with the nearest point of a face's edges, and that point from its centre.
+    """Return an ellipsoid's contact with the nearest point on a face's edges, and that point from the centre.
 
-    In axes in which the ellipsoid is a ball of radius 1 the nearest point is the point of contact.
+    In axes that make the ellipsoid a unit ball, the nearest point is the contact point.
     """
     nearest = 1.0
     best = (0.0, 0.0, 0.0)
@@ -410,6 +410,6 @@ def _edge_contact(
 def _in_ball(
     car: CarRecord, corner: Any, number: int, x: float, y: float, z: float, radii_m: npt.NDArray[np.float64]
 ) -> Vector:
-    """Return a face's corner from an ellipsoid's centre, in units of its radii."""
+    """Return a face's corner from an ellipsoid's centre, in units of the radii."""
     own = to_car(car, corner[number, 0] - x, corner[number, 1] - y, corner[number, 2] - z)
     return own[0] / radii_m[0], own[1] / radii_m[1], own[2] / radii_m[2]

@@ -1,4 +1,4 @@
-"""Rigid body of the car: axes, integration, and impulses at a point."""
+"""Car as a rigid body: axes, integration, and impulses at a point."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def _limit_length(vector: npt.NDArray[np.float64], limit: float) -> None:
 
 @inner
 def integrate(car: CarRecord, parameters: ParametersRecord, dt: float) -> None:
-    """Make one explicit Euler step. The body turns about its centre of mass; the position is that of its origin."""
+    """Make one explicit Euler step. The body turns about the mass centre; the position is the origin's."""
     center = parameters.center_of_mass_m
     before_x, before_y, before_z = to_world(car, center[0], center[1], center[2])
     force_x, force_y, force_z = to_world(car, car.force_m_s2[0], car.force_m_s2[1], car.force_m_s2[2])
@@ -120,7 +120,7 @@ def integrate(car: CarRecord, parameters: ParametersRecord, dt: float) -> None:
 
 @inner
 def speed_at(car: CarRecord, arm: Vector, direction: Vector) -> float:
-    """Return the speed along `direction` of a point `arm` from the centre of mass in a collision pass; car axes."""
+    """Return the speed along `direction` at a point `arm` from the mass centre in a collision pass; car axes."""
     spin = car.spin_rad_s
     motion = car.motion_m_s
     return (
@@ -134,9 +134,9 @@ def speed_at(car: CarRecord, arm: Vector, direction: Vector) -> float:
 def push_at(
     car: CarRecord, parameters: ParametersRecord, arm: Vector, direction: Vector, speed_change_m_s: float
 ) -> None:
-    """Change the speed of the body's point `arm` along `direction` by an impulse there; car axes.
+    """Change the speed at the body's point `arm` along `direction` by an impulse there; car axes.
 
-    The body yields by turning as well as by moving; the game keeps only `contact_spin_factor` of the turn.
+    The body yields by turning as well as by moving; the game scales the turn by `contact_spin_factor`.
     """
     inverse_inertia = parameters.inverse_inertia
     turn_x = inverse_inertia[0] * (arm[1] * direction[2] - arm[2] * direction[1])

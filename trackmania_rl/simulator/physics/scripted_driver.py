@@ -51,7 +51,7 @@ FloatArray = npt.NDArray[np.float64]
 
 
 class DriverSettings(NamedTuple):
-    """Settings of the scripted driver."""
+    """Scripted driver's settings."""
 
     cornering: float  # share of the radius-limited corner speed; above 1 relies on the road's width
     braking_m_s2: float  # planned, on asphalt
@@ -83,7 +83,7 @@ FAST_DRIVER = DriverSettings(
 
 @dataclass(frozen=True)
 class DriveReport:
-    """One race of the scripted driver, T decisions."""
+    """One scripted race, T decisions."""
 
     race_time_ms: int | None  # None without a finish
     reached_m: float
@@ -159,7 +159,7 @@ def _with_braking_zones(speed_m_s: FloatArray, braking_m_s2: FloatArray) -> Floa
 
 @inner
 def _wanted_steer(car, ribbon: Ribbon, settings: DriverSettings, speed: float) -> float:  # type: ignore[no-untyped-def]
-    """Return the share of full steering towards the point ahead, positive to the left."""
+    """Return the steering share (full is 1) towards the point ahead, positive to the left."""
     ahead_m = max(settings.lookahead_min_m, settings.lookahead_s * speed)
     here = car[0].surface_index
     there = min(here + int(ahead_m / RIBBON_SPACING_M), ribbon.station_m.shape[0] - 1)
@@ -187,7 +187,7 @@ def _drive(  # type: ignore[no-untyped-def]
     finish_station_m: float,
     log,
 ) -> tuple[int, int]:
-    """Drive and fill the log; return the finish tick (-1 for none) and the number of decisions."""
+    """Drive and fill the log; return the finish tick (-1 for none) and the decision count."""
     steer_debt = 0.0
     for decision in range(log.shape[0]):
         entry = log[decision]

@@ -1,6 +1,6 @@
-"""StadiumCar at 100 Hz: its placement on a track, and one tick.
+"""StadiumCar at 100 Hz: placement on a track, and one tick.
 
-The order within a substep is the game's. Forces follow from the contacts of the substep before, so drive, grip and
+The order within a substep is the game's. Forces follow from the previous substep's contacts, so drive, grip and
 gravity lag a contact by one substep.
 """
 
@@ -58,7 +58,7 @@ _FREE_WHEEL = int(Surface.FREE_WHEEL)
 def spawn_vehicle(track: Track, station_m: float = 0.0) -> npt.NDArray[np.void]:
     """Return a (1,) `VEHICLE_DTYPE` car at rest, 0.21 m above the road's centre line, as the game places it.
 
-    At station 0 it is on the start line, in a world of blocks at the start block's spawn.
+    At station 0 it is on the start line, in a block world at the start block's spawn.
 
     Raises:
         ValueError: if the station is not on the ribbon.
@@ -70,7 +70,7 @@ def spawn_vehicle(track: Track, station_m: float = 0.0) -> npt.NDArray[np.void]:
 
 
 def respawn_vehicle(track: Track, gate: int) -> npt.NDArray[np.void]:
-    """Return a (1,) `VEHICLE_DTYPE` car at rest after a respawn at a gate, counted over all laps, the finish last."""
+    """Return a (1,) `VEHICLE_DTYPE` car at rest after a respawn at a gate, counted over all laps, finish last."""
     world = track.mesh_world
     if world is not None:
         in_lap = gate % world.gates_per_lap
@@ -96,7 +96,7 @@ def _vehicle_above_road(track: Track, station_m: float, height_m: float) -> npt.
 
 
 def _placed_vehicle(position_m: npt.NDArray[np.float64], rotation: npt.NDArray[np.float64]) -> npt.NDArray[np.void]:
-    """Return a car at rest with its wheels pressed in."""
+    """Return a car at rest with the wheels pressed in."""
     car = new_vehicle()
     car["position_m"] = position_m
     car["rotation"] = rotation
@@ -106,7 +106,7 @@ def _placed_vehicle(position_m: npt.NDArray[np.float64], rotation: npt.NDArray[n
 
 
 def quaternion_from_rotation(rotation: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Return the (w, x, y, z) unit quaternion, w >= 0, of a (3, 3) rotation matrix.
+    """Return the (w, x, y, z) unit quaternion, w >= 0, for a (3, 3) rotation matrix.
 
     It starts from the largest component, so that no precision is lost.
     """

@@ -3,11 +3,11 @@
 The car has unit mass, so forces are accelerations. `kmh` in a name means that a curve's argument is in km/h, as in the
 game's tuning file; all else is in metres, seconds, radians.
 
-Sources of values:
+Value sources:
     [tuning] the car's tuning values, read alike by the public projects ForeverValidator, tmnf-physics and tmuf_physics;
     [replay] the same, and confirmed by open-loop runs against human replays or a published tick trace;
-    [engine] read in one reconstruction of the game's engine only;
-    [own] chosen here, where the game's own value needs parts that this simulator leaves out.
+    [engine] read in only one reconstruction of the game's engine;
+    [own] chosen here, where the game's value needs parts that this simulator leaves out.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ def _material_factors() -> tuple[tuple[float, float, float, float], ...]:
 
 @dataclass(frozen=True)
 class VehicleParameters:
-    """Constants of the car; the defaults are the StadiumCar's."""
+    """Car constants; the defaults are the StadiumCar's."""
 
     # Body. Car axes: x left, y up, z forward, from the body's origin.
     inverse_inertia: tuple[float, ...] = (0.48, 0.48, 1.2)  # 1/m^2, about x (pitch), y (yaw), z (roll) [tuning]
     center_of_mass_m: tuple[float, ...] = (0.0, 0.4385, 0.2883)  # [tuning]
-    body_centers_m: tuple[tuple[float, ...], ...] = (  # four ellipsoids, their tilt of 3 degrees left out [engine]
+    body_centers_m: tuple[tuple[float, ...], ...] = (  # four ellipsoids, without the 3-degree tilt [engine]
         (0.0, 0.471, 0.219),
         (0.0, 0.449, -0.208),
         (0.0, 0.653, -0.898),
@@ -57,7 +57,7 @@ class VehicleParameters:
         (1.021, 0.515, 1.038),
         (0.905, 0.283, 0.385),
     )
-    max_speed_m_s: float = 277.78  # 1000 km/h, forwards and of the body in any direction [tuning]
+    max_speed_m_s: float = 277.78  # 1000 km/h, forwards, and for the body in any direction [tuning]
     max_speed_backwards_m_s: float = 138.61  # [engine]
     max_angular_speed_rad_s: float = 100.0  # [engine]
     spawn_height_m: float = 0.21  # above the start block's road [replay]
@@ -83,17 +83,17 @@ class VehicleParameters:
         (-0.8850, 0.3525, -1.2055),
         (0.8850, 0.3525, -1.2055),
     )
-    wheel_radii_m: tuple[float, ...] = (0.182, 0.364, 0.364)  # half axes of a wheel's ellipsoid [tuning]
-    half_wheel_base_m: float = 1.49380  # lever of the yaw torque [tuning]
+    wheel_radii_m: tuple[float, ...] = (0.182, 0.364, 0.364)  # half axes, wheel ellipsoid [tuning]
+    half_wheel_base_m: float = 1.49380  # yaw torque lever [tuning]
 
     # Suspension.
-    damper_travel_m: float = 0.2  # of a hanging wheel [tuning]
-    damper_relaxation_per_s: float = 5.0  # of a wheel that returns to hanging [tuning]
-    spring_per_s2: float = 40.0  # force per metre short of hanging [tuning]
-    damping_per_s: float = 1.0  # force per m/s of damper speed [tuning]
+    damper_travel_m: float = 0.2  # while a wheel hangs [tuning]
+    damper_relaxation_per_s: float = 5.0  # while a wheel returns to hanging [tuning]
+    spring_per_s2: float = 40.0  # force per metre below hanging [tuning]
+    damping_per_s: float = 1.0  # force per m/s damper speed [tuning]
     landing_loss: float = 0.2  # share of a bottomed-out wheel's approach speed [engine]
     contact_spin_factor: float = 0.55  # on every contact's turning effect [engine]
-    tolerated_depth_m: float = 0.01  # of all contacts of a pass together [engine]
+    tolerated_depth_m: float = 0.01  # sum over a pass's contacts [engine]
     force_lever: tuple[float, ...] = (0.05, 0.0, 0.05)  # share of the forces that pitches and rolls the body [engine]
     roll_torque_curve: Curve = ((0.0, 0.0), (1.0, 0.8), (10.0, 1.0))  # by 3.6*v_x^2/(|v_z|+1) [engine]
 
@@ -115,10 +115,10 @@ class VehicleParameters:
     )
     steer_torque_min_speed_m_s: float = 0.7  # no torque below [tuning]
     steer_torque_full_speed_m_s: float = 30.0  # full torque above [tuning]
-    yaw_friction: float = 0.08 * 20.0  # torque per m/s of sideways speed and metre of lever [replay]
+    yaw_friction: float = 0.08 * 20.0  # torque per m/s sideways speed and metre lever [replay]
 
     # Lateral grip.
-    side_friction_per_s: float = 20.0  # force per m/s of slip of a gripping wheel [replay]
+    side_friction_per_s: float = 20.0  # gripping wheel's force per m/s slip [replay]
     side_friction_limit_curve_kmh: Curve = (  # largest force per wheel [replay]
         (0.0, 80.0),
         (100.0, 80.0),
@@ -127,12 +127,12 @@ class VehicleParameters:
         (400.0, 60.0),
         (500.0, 55.0),
     )
-    grip_damper_reference_m: float = 0.7  # zero of the modulation's argument (reference - s) / reference [tuning]
+    grip_damper_reference_m: float = 0.7  # the argument (reference - s) / reference is zero here [tuning]
     grip_damper_curve: Curve = ((0.0, 0.1), (0.6, 0.3), (0.975, 1.0), (1.0, 1.0))  # [tuning]
-    sliding_grip_factor: float = 0.35  # of a wheel that already slides [tuning]
+    sliding_grip_factor: float = 0.35  # for a wheel that already slides [tuning]
     sliding_brake_grip_factor: float = 0.2  # further, while braked [tuning]
-    sliding_excess_share: float = 0.018  # of the force beyond the limit [tuning]
-    adherence_none: float = 0.3  # vertical part of up below which lateral grip vanishes... [engine]
+    sliding_excess_share: float = 0.018  # applied to the force beyond the limit [tuning]
+    adherence_none: float = 0.3  # up's vertical part below which lateral grip vanishes... [engine]
     adherence_none_longitudinal: float = 0.4  # ...drive and brake here... [engine]
     adherence_full: float = 0.7  # ...and from which all are whole [engine]
 
@@ -162,7 +162,7 @@ class VehicleParameters:
     gas_brake_cap_m_s2: float = 50.0  # throttle while rolling backwards [engine]
     gas_brake_cap_sliding_m_s2: float = 100.0  # [engine]
     brake_sliding_factor: float = 0.5  # per sliding wheel [tuning]
-    key_threshold: float = 0.1  # of a pressed pedal [engine]
+    key_threshold: float = 0.1  # for a pressed pedal [engine]
     reverse_below_m_s: float = 10.0  # the brake key drives backwards below [engine]
     reverse_max_sideways_m_s: float = 2.0  # [engine]
 
@@ -171,7 +171,7 @@ class VehicleParameters:
     rpm_per_m_s: tuple[float, ...] = (400.0, 370.0, 220.0, 160.0, 110.0, 85.0)  # by gear [replay]
     shift_up_share: tuple[float, ...] = (np.inf, 0.95, 0.90, 0.95, 0.95, np.inf)  # of max_rpm, by gear [replay]
     shift_down_share: tuple[float, ...] = (0.0, 0.0, 0.50, 0.57, 0.55, 0.60)  # [tuning]
-    gear_timer_s: float = 0.025  # first phase of a change [replay]
+    gear_timer_s: float = 0.025  # a change's first phase [replay]
     free_rpm_up_per_s: float = 6000.0  # first phase and in flight, throttle pressed [engine]
     free_rpm_down_per_s: float = 3000.0  # same, released [engine]
     change_rpm_down_per_s: float = 17000.0  # second phase, throttle pressed [replay]
@@ -180,7 +180,7 @@ class VehicleParameters:
     change_rpm_up_per_s: float = 11500.0  # [engine]
     take_off_rpm_up_per_s: float = 10000.0  # [engine]
     take_off_rpm_down_per_s: float = 4000.0  # [engine]
-    take_off_below_m_s: float = 3.0  # upper end of the take-off band [engine]
+    take_off_below_m_s: float = 3.0  # take-off band's upper end [engine]
     take_off_above_m_s: float = -2.0
     slide_factor_max: float = 1.15  # wheels' speed over the road's [engine]
     slide_factor_per_s: float = 0.3  # [engine]
@@ -189,7 +189,7 @@ class VehicleParameters:
 
     # Walls and body.
     side_contact_loss: float = 0.5  # share of a wheel's approach speed [engine]
-    side_contact_min_normal_x: float = 0.7071067811865476  # of contacts that are no ground [engine]
+    side_contact_min_normal_x: float = 0.7071067811865476  # for contacts that are no ground [engine]
     side_contact_slow_down_s: float = 0.5  # after the last wheel contact with a wall [engine]
     side_contact_curve_kmh: Curve = (
         (0.0, 0.0),
@@ -208,13 +208,13 @@ class VehicleParameters:
     turbo2_factor: float = 20.0  # [engine]
     turbo2_duration_s: float = 0.1  # [engine]
     bump_cell_m: float = 0.25  # grass and dirt: texture of 128 cells per 32 m [engine]
-    bump_speed_share: float = 0.05  # of v_z, at the texture's brightest [engine]
+    bump_speed_share: float = 0.05  # times v_z, at the texture's brightest [engine]
     bump_limit_grass_m_s: float = 0.2  # [replay: heights and V17, with a texture like the game's]
     bump_limit_dirt_m_s: float = 0.3  # [replay: heights]
     dirt_min_speed_m_s: float = 6.0  # for the next three, with all wheels on dirt [engine]
     dirt_brake_per_s: float = 0.4  # drag while braking [engine]
-    dirt_slide_drive: float = 360.0  # scale of a sliding wheel's forward part [engine]
-    dirt_slide_side: float = 0.2  # sideways part, times the sine of the slip angle [engine]
+    dirt_slide_drive: float = 360.0  # scales a sliding wheel's forward part [engine]
+    dirt_slide_side: float = 0.2  # sideways part, times the slip angle's sine [engine]
     dirt_slide_side_gas: float = 0.05  # reduces it with the throttle [engine]
     dirt_slide_front_factor: float = 1.5  # [engine]
 
@@ -236,7 +236,7 @@ STADIUM_CAR = VehicleParameters().packed()
 
 @inner
 def step_value(curve: npt.NDArray[np.float64], argument: float) -> float:
-    """Return the value of the last key at or below the argument."""
+    """Return the last key's value at or below the argument."""
     value = curve[0, 1]
     for i in range(1, curve.shape[0]):
         if argument < curve[i, 0]:

@@ -1,1 +1,1 @@
-"""Pictures of the simulated game."""
+"""Simulated game pictures."""

@@ -1,4 +1,4 @@
-"""Picture of a world of blocks: groups of coloured quadrilaterals, each with a near and a far version.
+"""Block world picture: groups of coloured quadrilaterals, each with a near and a far version.
 
 A group is a block. Groups are culled by the view, so a picture's cost does not grow with the map. Corners go
 counter-clockwise as seen from a quadrilateral's painted side; the other side is an underside.
@@ -21,14 +21,14 @@ from trackmania_rl.simulator.tracks.world_file import MeshWorld
 
 VIEW_M: Final = 300.0  # groups farther from the camera are not drawn
 FAR_M_PER_PX: Final = 0.9
-"""Distance per pixel of focal length from which far versions are drawn: lines are thinner than a pixel."""
-MOST_DRAWN: Final = 1 << 15  # limit per picture; groups beyond it are left out
+"""Distance per focal-length pixel from which far versions are drawn: lines are thinner than a pixel."""
+MOST_DRAWN: Final = 1 << 15  # limit per picture; further groups beyond it are left out
 NO_GATE: Final = -1
 NEVER_PASSED: Final = np.iinfo(np.int64).max
 
 _SUN = np.array((0.35, 0.85, 0.40)) / math.sqrt(0.35**2 + 0.85**2 + 0.40**2)
 _LIGHT_LEVELS_PER_COSINE: Final = 0.45 / LIGHT_STEP
-_FEET_M: Final = 0.5  # depth of a car in its ground up to which its shadow is drawn
+_FEET_M: Final = 0.5  # a car this deep in the ground still has a shadow
 _UNDERSIDE: Final = int(Paint.UNDERSIDE)
 _PASSED: Final = int(Paint.PASSED_CHECKPOINT)
 
@@ -37,7 +37,7 @@ FloatArray = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Quads:
-    """Q quadrilaterals of one group between P points, marks first."""
+    """Q quadrilaterals in one group between P points, marks first."""
 
     points_m: FloatArray  # (P, 3) world metres
     corners: npt.NDArray[np.int64]  # (Q, 4) rows of `points_m`, counter-clockwise from the painted side
@@ -47,18 +47,18 @@ class Quads:
 
 
 class BlockScene(NamedTuple):
-    """G groups of quadrilaterals; a type that numba accepts."""
+    """G quadrilateral groups; a type that numba accepts."""
 
     points_m: FloatArray  # (3, P) world metres
     corners: npt.NDArray[np.int32]  # (Q, 4) columns of `points_m`
-    paint: npt.NDArray[np.int64]  # (Q,) values of `Paint`
+    paint: npt.NDArray[np.int64]  # (Q,) `Paint` values
     light: npt.NDArray[np.int64]  # (Q,) levels
     normal: FloatArray  # (Q, 3) unit vectors to the painted side; 0 without area
     gate: npt.NDArray[np.int64]  # (Q,) as in `Quads`
-    # (G, 3) columns of `points_m`: begin of a group's near version, of its far version, and end
+    # (G, 3) columns of `points_m`: a group's near version begin, far version begin, and end
     first_point: npt.NDArray[np.int64]
     first_quad: npt.NDArray[np.int64]  # (G, 3) likewise in `corners`
-    center_m: FloatArray  # (G, 3) middle of a group's bounding ball
+    center_m: FloatArray  # (G, 3) a bounding ball's middle
     radius_m: FloatArray  # (G,)
     ground_height_m: float
 
@@ -132,7 +132,7 @@ def scene_of_world(world: MeshWorld) -> BlockScene:
 
 
 def _ranges(before: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Convert the begins of all parts and the end (2 G + 1,) to (G, 3), the form of `BlockScene.first_point`."""
+    """Convert all parts' begins and the end (2 G + 1,) to (G, 3), as in `BlockScene.first_point`."""
     return np.ascontiguousarray(np.stack((before[:-1:2], before[1::2], before[2::2]), axis=1))
 
 
@@ -151,7 +151,7 @@ def add_blocks(
     axes = camera.axes
     center = scene.center_m
     radius = scene.radius_m
-    # A ball is out of view if its middle is farther than its radius beyond a side of the view.
+    # A ball is out of view if the middle is farther than the radius beyond a view side.
     height_per_m = 0.5 * size_px[0] / focal_px
     width_per_m = 0.5 * size_px[1] / focal_px
     far_m = FAR_M_PER_PX * focal_px
@@ -255,7 +255,7 @@ def add_block_shadow(mesh: Mesh, scene: BlockScene, position_m: FloatArray, rota
 
 @inner
 def _over_quad_m(scene: BlockScene, number: int, position_m: FloatArray, rotation: FloatArray) -> float:
-    """Return the car's height above a quadrilateral, along its own up; infinite if not above the painted side."""
+    """Return the car's height above a quadrilateral, along the car's up; infinite if not above the painted side."""
     points_m = scene.points_m
     corners = scene.corners
     normal = scene.normal[number]

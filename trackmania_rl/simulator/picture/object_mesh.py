@@ -25,7 +25,7 @@ _BANNER_TOP_M = 7.4
 _FINISH_COLUMNS = 12
 _FINISH_POST_ROWS = 4
 MOST_GATE_QUADS = 4 * _FINISH_COLUMNS + 2 * _FINISH_POST_ROWS
-"""Quadrilaterals of a finish: two rows of checks above, two on the road, and posts."""
+"""A finish's quadrilaterals: two check rows above, two on the road, and posts."""
 MOST_GATE_POINTS = 4 * MOST_GATE_QUADS + 3 * PLACES
 
 _CAR_BOXES_M = np.array(
@@ -52,7 +52,7 @@ _CAR_PAINTS = np.array(
     + [(Paint.TIRE_TOP, Paint.TIRE, Paint.TIRE)] * 4,
     dtype=np.int64,
 )
-"""(11, 3) paints of top, sides and ends."""
+"""(11, 3) paints for top, sides and ends."""
 _SHADOW_HALF_WIDTH_M = 1.15
 _SHADOW_REAR_M = -2.1
 _SHADOW_FRONT_M = 2.4
@@ -164,7 +164,7 @@ def _add_car_point(
 
 @compiled
 def add_car(mesh: Mesh, position_m: npt.NDArray, rotation: npt.NDArray) -> None:
-    """Add the visible parts of a car at a world position (3,) with a car-to-world matrix (3, 3)."""
+    """Add a car's visible parts at a world position (3,) with a car-to-world matrix (3, 3)."""
     for box in range(_CAR_BOXES_M.shape[0]):
         first = mesh.counts[0]
         # A corner's number is 1 for left + 2 for top + 4 for front.

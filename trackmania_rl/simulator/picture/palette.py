@@ -1,4 +1,4 @@
-"""Colours of the simulated game, chosen so that each kind of thing has its own gray.
+"""Simulated game colours, chosen so that each kind of thing has a distinct gray.
 
 A colour depends on paint, angle to the light and distance (haze). All combinations are mixed once, for look-up.
 """
@@ -17,7 +17,7 @@ from trackmania_rl.simulator.tracks.world_file import N_PAINTS
 
 
 class Paint(IntEnum):
-    """Rows of `Colors.paints`. Names with an `_ALTERNATE` alternate along the road, so that speed is visible."""
+    """Rows in `Colors.paints`. Names with an `_ALTERNATE` alternate along the road, so that speed is visible."""
 
     ASPHALT = 0
     ASPHALT_ALTERNATE = auto()
@@ -146,11 +146,11 @@ def _mix_sky() -> npt.NDArray[np.uint32]:
 
 
 class Colors(NamedTuple):
-    """Pixels of all paints, sky and ground."""
+    """Pixels for all paints, sky and ground."""
 
     paints: npt.NDArray[np.uint32]  # (paints, LIGHT_LEVELS, HAZE_LEVELS)
     sky: npt.NDArray[np.uint32]  # (SKY_LEVELS,)
-    ground: npt.NDArray[np.uint32]  # (2, HAZE_LEVELS) two kinds of tiles
+    ground: npt.NDArray[np.uint32]  # (2, HAZE_LEVELS) two tile kinds
 
 
 PLAIN_LIGHT = LIGHT_LEVELS // 2
@@ -162,7 +162,7 @@ def _with_ground(paints: npt.NDArray[np.uint32], sky: npt.NDArray[np.uint32]) ->
 
 
 def _gray_of(pixels: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
-    """Return gray levels 0..255 of pixels as OpenCV's COLOR_BGRA2GRAY: ITU-R BT.601 in units of 2^-15."""
+    """Return pixels' gray levels 0..255 as OpenCV's COLOR_BGRA2GRAY: ITU-R BT.601 in units of 2^-15."""
     weights = np.array([3735, 19235, 9798, 0], dtype=np.uint32)
     levels = pixels[..., None].view(np.uint8) @ weights + (1 << 14) >> 15
     return levels.astype(np.uint32)
@@ -201,7 +201,7 @@ _PAINT_OF_SURFACE: dict[Surface, Paint] = {
 
 
 def paints_of_surfaces(surface: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Return the paints (P,) of TMNF material ids (P,); raise ValueError for an unknown material."""
+    """Return the paints (P,) for TMNF material ids (P,); raise ValueError for an unknown material."""
     paints = np.full(max(Surface) + 1, -1, dtype=np.int64)
     for material, paint in _PAINT_OF_SURFACE.items():
         paints[material] = paint

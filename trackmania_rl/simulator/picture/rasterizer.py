@@ -1,8 +1,8 @@
-"""Rasterizer: the chase camera, meshes of coloured quadrilaterals, and drawing them with a depth test.
+"""Rasterizer: the chase camera, meshes made from coloured quadrilaterals, and drawing them with a depth test.
 
-Camera axes are x right, y down (as rows of a picture) and z ahead. The camera is fixed to the car.
+Camera axes are x right, y down (as picture rows) and z ahead. The camera is fixed to the car.
 
-Depth is kept as its inverse, which is linear on the picture: 0 is infinitely far. Of surfaces in one plane, the one
+Depth is kept as its inverse, which is linear on the picture: 0 is infinitely far. Among surfaces in one plane, the one
 added first is visible, so a mark on the road is added before the road.
 """
 
@@ -36,7 +36,7 @@ class Camera(NamedTuple):
 
 
 def focal_length_px(height_px: int) -> float:
-    """Return the focal length of a picture of this height; pixels are square."""
+    """Return the focal length for this picture height; pixels are square."""
     return _FOCAL_LENGTH_HEIGHTS * height_px
 
 
@@ -58,7 +58,7 @@ def chase_camera(car_position_m: npt.NDArray[np.float64], car_rotation: npt.NDAr
 
 @inner
 def depth_in_view(camera: Camera, points_m: npt.NDArray[np.float64], row: int) -> float:
-    """Return the distance (m) of a row of world points (N, 3) ahead of the camera; negative behind it."""
+    """Return the distance (m) for world points (N, 3) ahead of the camera; negative behind it."""
     position = camera.position_m
     axes = camera.axes
     return (
@@ -93,7 +93,7 @@ class Mesh(NamedTuple):
     points_m: npt.NDArray[np.float64]  # (3, P) world metres
     # (3, P) in camera axes (right, down, ahead), once the mesh is drawn
     seen_m: npt.NDArray[np.float64]
-    # (3, P) x and y in pixels and inverse depth in 1/m; only of points beyond the near plane
+    # (3, P) x and y in pixels and inverse depth in 1/m; only for points beyond the near plane
     on_picture: npt.NDArray[np.float64]
     # (P,) first row whose centre is at or below the point, clipped to 0..height
     first_row: npt.NDArray[np.int32]
@@ -145,13 +145,13 @@ def add_quad(mesh: Mesh, a: int, b: int, c: int, d: int, color: np.uint32) -> No
 # `a if b else c`), and no loads from a table that might overlap the target (hence the background's tints first and
 # their colours second).
 
-NEAR_M = 0.2  # of the near plane
-_MOST_CORNERS = 6  # of a quadrilateral cut by a plane: five if convex, six if crossed
+NEAR_M = 0.2  # near plane's distance
+_MOST_CORNERS = 6  # for a quadrilateral cut by a plane: five if convex, six if crossed
 _COPLANAR = np.float32(1.002)  # factor by which a surface must be nearer than an earlier one
 
 _SKY_LEVELS_PER_SLOPE = np.float32(SKY_LEVELS / 0.8)
 _TILES_PER_M = np.float32(1.0 / 32.0)  # tiles of 32 m, as in the game
-_LEAST_HEIGHT_OVER_GROUND_M = 1.0  # of the camera, for drawing the ground
+_LEAST_HEIGHT_OVER_GROUND_M = 1.0  # camera's, for drawing the ground
 _FARTHEST_GROUND_M = np.float32(1e5)
 _LEAST_SLOPE = np.float32(1e-9)
 _NO_TINT = np.int32(-1)
@@ -159,16 +159,16 @@ _HAZE_LEVELS_PER_M = np.float32(HAZE_LEVELS_PER_M)
 
 
 class Canvas(NamedTuple):
-    """Picture being drawn, with its working memory."""
+    """Picture being drawn, with working memory."""
 
     pixels: npt.NDArray[np.uint32]  # (H, W)
     inverse_depth_1_m: npt.NDArray[np.float32]  # (H, W) 0 where no mesh is drawn yet
-    # (H, 4) per row of a polygon: left end in pixels, its inverse depth, right end, its inverse depth
+    # (H, 4) per polygon row: left end in pixels, inverse depth there, right end, inverse depth there
     spans: npt.NDArray[np.float64]
     # (6, 4) x and y in pixels, inverse depth, first row as in `Mesh.first_row`
     polygon: npt.NDArray[np.float64]
     columns: npt.NDArray[np.float32]  # (W,) 0, 1, 2,
-    tints: npt.NDArray[np.int32]  # (W,) numbers of a row's background colours
+    tints: npt.NDArray[np.int32]  # (W,) a row's background colour numbers
     focal_px: float
 
 
@@ -215,7 +215,7 @@ def _project_points(canvas: Canvas, mesh: Mesh, camera: Camera) -> None:
 
 @inner
 def _clip_quad(canvas: Canvas, mesh: Mesh, quad: int) -> int:
-    """Project a quadrilateral's part beyond the near plane to canvas.polygon; return its number of corners."""
+    """Project a quadrilateral's part beyond the near plane to canvas.polygon; return the corner count."""
     height_px, width_px = canvas.pixels.shape
     seen = mesh.seen_m
     on_picture = mesh.on_picture
@@ -246,7 +246,7 @@ def _clip_quad(canvas: Canvas, mesh: Mesh, quad: int) -> int:
 
 @compiled(inline="always")
 def _trace_edge(spans: npt.NDArray, polygon: npt.NDArray, a: int, b: int) -> None:
-    """Widen the spans of the rows that an edge crosses; from its upper end, so that neighbours share it."""
+    """Widen the spans of the rows that an edge crosses, from the upper end, so that neighbours share it."""
     if polygon[a, 1] > polygon[b, 1]:
         a, b = b, a
     first = int(polygon[a, 3])
@@ -331,9 +331,9 @@ def _draw_polygon(
 
 @compiled
 def draw_mesh(canvas: Canvas, mesh: Mesh, camera: Camera) -> None:
-    """Draw the quadrilaterals of a mesh.
+    """Draw a mesh's quadrilaterals.
 
-    They may be bent or crossed: every row is filled from its leftmost to its rightmost point.
+    They may be bent or crossed: every row is filled from the leftmost to the rightmost point.
     """
     _project_points(canvas, mesh, camera)
     pixels = canvas.pixels
@@ -386,10 +386,10 @@ def _tint_ground(
     step: tuple[np.float32, np.float32, np.float32],
     camera: tuple[np.float32, np.float32, np.float32],
 ) -> None:
-    """Write a row's tiles and hazes of the ground as one number each, or -1 for sky.
+    """Write a row's ground tiles and hazes as one number each, or -1 for sky.
 
-    `ray` is the world direction of the row's first pixel and `step` its change per pixel; `camera` is its world x, its
-    height above the ground and its world z.
+    `ray` is the row's first pixel's world direction and `step` the change per pixel; `camera` is the camera's world x,
+    height above the ground and world z.
     """
     last_haze = np.float32(HAZE_LEVELS - 1)
     for column in range(tints.shape[0]):

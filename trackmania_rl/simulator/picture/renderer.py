@@ -1,4 +1,4 @@
-"""Software renderer of the simulated game's pictures, in numba.
+"""Software renderer for the simulated game's pictures, in numba.
 
 The view is from behind the car, like the game's default camera. On one machine equal poses give equal bytes, and the
 gray picture is the coloured one's gray.
@@ -43,13 +43,13 @@ from trackmania_rl.simulator.picture.rasterizer import (
 from trackmania_rl.simulator.picture.road_mesh import MOST_ROAD_POINTS, MOST_ROAD_QUADS, Scenery, add_road, make_scenery
 from trackmania_rl.simulator.tracks.world import Track
 
-MAX_SIDE_PX = 4096  # limit of the protocol
+MAX_SIDE_PX = 4096  # protocol limit
 _FARTHEST_POSITION_M = 1e6  # at this distance from the world's origin centimetres are lost
 _LARGEST_ROTATION_ELEMENT = 1.001
 
 
 class _Sprite(NamedTuple):
-    """Car's pixels, the same on every picture of a size."""
+    """Car's pixels, the same on every picture with one size."""
 
     top: int  # row in the picture
     left: int  # column in the picture
@@ -58,7 +58,7 @@ class _Sprite(NamedTuple):
 
 
 class _Easel(NamedTuple):
-    """Working memory for pictures of a size and kind."""
+    """Working memory for pictures with one size and kind."""
 
     canvas: Canvas
     mesh: Mesh
@@ -139,7 +139,7 @@ def _add_scene(
     surface_index: int,
     passed_checkpoints: int,
 ) -> None:
-    """Add all but the car to the easel's mesh; the kind of scene is chosen at compile time."""
+    """Add all but the car to the easel's mesh; the scene kind is chosen at compile time."""
     raise NotImplementedError("only compiled functions call this")
 
 
@@ -209,7 +209,7 @@ def _draw_gray_pictures(
 
 
 class Renderer:
-    """Renderer of one track or world. Its working memory is not shared, so threads need one each.
+    """Renderer for one track or world. The working memory is not shared, so threads need one each.
 
     Raises:
         ValueError: if the road has a surface without a colour.
@@ -237,7 +237,7 @@ class Renderer:
             surface_index: cross-section at the car, clipped to the ribbon; unused for worlds of blocks.
             width_px: 1..4096.
             height_px: 1..4096.
-            passed_checkpoints: number of checkpoints from the start that are drawn as passed.
+            passed_checkpoints: this many checkpoints from the start are drawn as passed.
 
         Returns:
             (height_px, width_px, 4) uint8, blue, green, red, 255; top row first. A new array.
@@ -265,13 +265,13 @@ class Renderer:
         frames: npt.NDArray[np.uint8],
         rows: npt.NDArray[np.int64],
     ) -> None:
-        """Draw gray pictures of several races on this track: OpenCV's COLOR_BGRA2GRAY of `render`; raise as it does.
+        """Draw gray pictures for several races on this track: OpenCV's COLOR_BGRA2GRAY of `render`; raise as `render`.
 
         Args:
-            races: (n,) int64, numbers of races.
+            races: (n,) int64, race numbers.
             cars: (K,) VEHICLE_DTYPE.
             passed_checkpoints: (K,) int64.
-            frames: (K, R, height_px, width_px) uint8, C order. A race's picture is written to its row.
+            frames: (K, R, height_px, width_px) uint8, C order. A race's picture is written to the race's row.
             rows: (K,) int64, 0..R-1.
         """
         height_px, width_px = frames.shape[2:]

@@ -1,4 +1,4 @@
-"""Road of a ribbon as a mesh: surface, marks, border lines, walls and verges, with levels of detail.
+"""A ribbon's road as a mesh: surface, marks, border lines, walls and verges, with detail levels.
 
 Only cross-sections near the car are drawn, so a picture's cost does not grow with the track.
 
@@ -31,7 +31,7 @@ GROUND_BELOW_ROAD_M = 3.0
 """Depth of the stadium's ground below the road's lowest place."""
 LINE_WIDTH_M = 0.6
 WALL_CAP_M = 0.25
-DECK_THICKNESS_M = 0.8  # of a road without ground beside it
+DECK_THICKNESS_M = 0.8  # if a road has no ground beside it
 _VERGE_SINK_M = 0.5
 """Lowers a verge's outer end, so that another leg of the road on it stays visible."""
 GATE_LINE_SECTIONS = 4  # 2 m
@@ -47,10 +47,10 @@ _STEPS = (2, 4, 8, 16, 32)
 shade of the first."""
 _MOST_ERROR_PX = 0.5
 _SHADE_ERROR_M = 0.8
-"""Error of one shade for two bands; with `_MOST_ERROR_PX` it applies from 170 m on in a picture of 120 rows."""
+"""Error with one shade for two bands; with `_MOST_ERROR_PX` it applies from 170 m on in a 120-row picture."""
 _MOST_TWIST_M = 0.03
 """Limit of the surface's bend if the bank changes within a step, so that marks stay visible."""
-_LEAST_DISTANCE_M = 3.0  # of a place from the camera
+_LEAST_DISTANCE_M = 3.0  # place to camera
 
 
 class Scenery(NamedTuple):
@@ -58,12 +58,12 @@ class Scenery(NamedTuple):
 
     ribbon: Ribbon
     places_m: npt.NDArray[np.float64]  # (P, 3, PLACES) world coordinates
-    # (bands, steps) largest shift of a band's places by each of `_STEPS`
+    # (bands, steps) a band's largest place shift, by each step in `_STEPS`
     step_error_m: npt.NDArray[np.float64]
-    road_paint: npt.NDArray[np.int64]  # (P,) values of `Paint`
+    road_paint: npt.NDArray[np.int64]  # (P,) `Paint` values
     # (P,) next cross-section at which surface, edge, gap or gate line changes; no step crosses it
     stretch_end: npt.NDArray[np.int64]
-    gate_section: npt.NDArray[np.int64]  # (G,) cross-sections of the checkpoints and, last, of the finish
+    gate_section: npt.NDArray[np.int64]  # (G,) checkpoint cross-sections and, last, the finish's
     ground_height_m: float
 
 
@@ -94,8 +94,8 @@ def _places(ribbon: Ribbon) -> npt.NDArray[np.float64]:
     columns_of_side = {1.0: slice(OUTER_LEFT, LINE_RIGHT), -1.0: slice(OUTER_RIGHT, LINE_LEFT, -1)}
     places_m = np.empty((len(half_m), 3, PLACES))
     for side, columns in columns_of_side.items():
-        # Outer end of the verge, level (but for its sink) on a banked road too; then the wall's top, its cap's and
-        # the slab's lower ends, the road's border and the line's inner end.
+        # The verge's outer end, level (but for the sink) on a banked road too; then the lower ends for the wall's top,
+        # the cap and the slab, the road's border and the line's inner end.
         verge_m = side * VERGE_WIDTH_M / np.hypot(ribbon.left[:, 0], ribbon.left[:, 2])
         left_m = side * (half_m[:, None] - np.array([0.0, 0.0, 0.0, 0.0, 0.0, LINE_WIDTH_M]))
         up_m = np.array([0.0, WALL_HEIGHT_M, WALL_HEIGHT_M - WALL_CAP_M, -DECK_THICKNESS_M, 0.0, 0.0])
@@ -108,7 +108,7 @@ def _places(ribbon: Ribbon) -> npt.NDArray[np.float64]:
 
 
 def _step_error(places_m: npt.NDArray[np.float64], up: npt.NDArray[np.float64], step: int) -> npt.NDArray[np.float64]:
-    """Return the shift (m) of places per band if every `step`-th cross-section is drawn; infinite at bends."""
+    """Return the places' shift (m) per band if every `step`-th cross-section is drawn; infinite at bends."""
     last = len(places_m) - 1
     section = np.arange(last + 1)
     first_of_band = np.arange(0, last + 1, BAND_SECTIONS)
@@ -157,14 +157,14 @@ VIEW_AHEAD_M = 300.0
 VIEW_BEHIND_M = 20.0
 
 _LIGHT_LEVELS_PER_SLOPE = 1.2 / LIGHT_STEP
-"""A rising road is brighter, a falling one darker: 12 % for a slope of 10 %."""
+"""A rising road is brighter, a falling one darker: 12 % for a 10 % slope."""
 
-_EDGE_REACH_M = 2.0  # of walls and slabs
+_EDGE_REACH_M = 2.0  # for walls and slabs
 _PATCH_SECTIONS = 4
 _PATCHES_SEEN_M = 80.0
 _DASH_HALF_WIDTH_M = 0.25
 _PATCH_WIDTH_M = 2.4
-_ARROW_INSET = 0.1  # free share of the width beside a turbo arrow's wide end
+_ARROW_INSET = 0.1  # width share left free beside a turbo arrow's wide end
 _MARK_OVER_ROAD_M = 0.04  # keeps marks visible where the road is twisted
 _HASH_FACTOR = 2654435761  # 2^32 divided by the golden ratio (Knuth's multiplicative hash)
 
@@ -223,7 +223,7 @@ def visible_sections(ribbon: Ribbon, car_section: int, camera: Camera) -> tuple[
 
 @inner
 def add_place(mesh: Mesh, ribbon: Ribbon, section: int, left_m: float, up_m: float) -> int:
-    """Add a point of a cross-section, given by its distance to the left of the centre and above the surface."""
+    """Add a cross-section's point, given by the distances left from the centre and above the surface."""
     center = ribbon.center_m
     left = ribbon.left
     up = ribbon.up
@@ -257,7 +257,7 @@ def _add_share(
     along: float,
     share: float,
 ) -> int:
-    """Add a point just above the road, at shares (0..1) of the way between two cross-sections and of the width."""
+    """Add a point just above the road, at shares (0..1) between two cross-sections and across the width."""
     point = counts[0]
     counts[0] = point + 1
     lift = _MARK_OVER_ROAD_M / WALL_HEIGHT_M
@@ -279,7 +279,7 @@ def add_mark(
 ) -> None:
     """Add a mark between two cross-sections (their first columns), before the road is added.
 
-    Its ends are shares of the road's width from the right line; equal ends on both cross-sections add nothing.
+    The ends are road width shares from the right line; equal ends on both cross-sections add nothing.
     """
     points_m = mesh.points_m
     counts = mesh.counts
@@ -352,7 +352,7 @@ def _add_strips(
         if a == b:
             break
         if paint < 0:
-            # The checks of mown grass are marks; other surfaces change their shade from band to band.
+            # Mown grass has checks as marks; other surfaces change shade between bands.
             paint = road_paint
             is_alternating = road_paint != Paint.GRASS
         corners[quad, 0] = near + a

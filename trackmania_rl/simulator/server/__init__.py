@@ -1,1 +1,1 @@
-"""The simulated game as a server of the plugin's protocol."""
+"""Simulated game as a server with the plugin protocol."""

@@ -1,4 +1,4 @@
-"""Server's end of a client's connection: bounded reads from a buffer, joined writes, deadlines.
+"""Server end for a client connection: bounded reads from a buffer, joined writes, deadlines.
 
 Waits block in short slices, so a stop request or a new client interrupts them within a slice.
 """
@@ -19,7 +19,7 @@ SLICE_S: Final = 0.2
 
 _RECEIVE_BYTES: Final = MAX_PAYLOAD_BYTES + (64 << 10)  # the longest message and some more
 _MOST_UNSENT_BYTES: Final = 256 << 10
-"""Limit of joined answers, so that a client that never reads cannot fill the memory."""
+"""Limit for joined answers, so that a client that never reads cannot fill the memory."""
 _MOST_COMPLAINTS: Final = 20  # per client, so that logs do not fill the disk
 
 
@@ -28,7 +28,7 @@ class ClientGone(Exception):  # noqa: N818
 
 
 class Connection:
-    """Connection of one client.
+    """Connection to one client.
 
     Args:
         client: The accepted socket, closed by this object.
@@ -58,14 +58,14 @@ class Connection:
         self._socket.close()
 
     def complain(self, text: str) -> None:
-        """Log an error of the client, up to a limit."""
+        """Log a client error, up to a limit."""
         self._complaints += 1
         if self._complaints <= _MOST_COMPLAINTS:
             last = "; no more will be logged of this client" if self._complaints == _MOST_COMPLAINTS else ""
             logger.warning("client: %s%s", text, last)
 
     def begin_wait(self) -> None:
-        """Start the clock of the timeout."""
+        """Start the timeout clock."""
         self._wait_began_s = monotonic()
 
     def write(self, data: bytes | memoryview) -> None:
@@ -114,11 +114,11 @@ class Connection:
         return self.read_int32()
 
     def read_int32(self) -> int:
-        """Read an int32 of a message that has begun; raises as `read`."""
+        """Read an int32 from a message that has begun; raises as `read`."""
         return INT32.unpack(self.read(INT32.size))[0]
 
     def read(self, n_bytes: int) -> memoryview:
-        """Read the next bytes of a message that has begun; they are valid until the next read.
+        """Read the next bytes from a message that has begun; they are valid until the next read.
 
         Raises:
             ClientGone: If they do not come in time or the client has hung up.
@@ -143,7 +143,7 @@ class Connection:
         return bytes(self.read(n_bytes))
 
     def receive_unasked(self) -> None:
-        """Buffer data that a client sends outside of a wait.
+        """Buffer data that a client sends outside a wait.
 
         Raises:
             ClientGone: If the client has hung up, or sends more than fits.

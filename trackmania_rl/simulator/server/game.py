@@ -16,13 +16,13 @@ logger = logging.getLogger(__name__)
 
 _MAPS_KEPT: Final = 16  # in memory, so that a change between them takes no time
 _MOST_COMMAND_CHARACTERS: Final = 4096
-"""Length of the longest path. shlex's time grows with the square of the length."""
+"""Longest path. shlex's time grows with the length squared."""
 
 
 class SimulatedGame:
-    """State of one game instance: in the menus, or in a race on a map.
+    """One game instance's state: in the menus, or in a race on a map.
 
-    The folders are those of the `map` and `load` commands.
+    The folders are for the `map` and `load` commands.
     """
 
     def __init__(self, maps_folder: Path, scripts_folder: Path = Path()) -> None:

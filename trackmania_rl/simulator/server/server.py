@@ -1,4 +1,4 @@
-"""Server of the simulated game with the TMInterface 2 protocol: the loop of physics and rendering, and client messages.
+"""Simulated game server with the TMInterface 2 protocol: physics and rendering loop, and client messages.
 
 Behaviour where the plugin's protocol is open:
 
@@ -6,12 +6,12 @@ Behaviour where the plugin's protocol is open:
   gate; the clock stops at the official finish time only when message 2 reports the finish.
 - The tick after a rewind follows the restored time. A rewind sends no message 2 or 3; after an undone finish message 2
   comes again in the next tick.
-- `map` and `give up` take effect at once: no step of the old race follows.
+- `map` and `give up` take effect at once: no step from the old race follows.
 - A frame shows the instant after the last tick, and precedes the next.
 - Speeds from UNLIMITED_SPEED on mean as fast as possible, but without a client at most real time.
 - Impossible speeds, periods, frame sizes and state blobs are logged and ignored. An impossible length ends the
   connection.
-- A new client waits at most NEWCOMER_PATIENCE_S for a wait of a client before it.
+- A new client waits at most NEWCOMER_PATIENCE_S for an earlier client's wait.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ UNLIMITED_SPEED: Final = 50.0
 NEWCOMER_PATIENCE_S: Final = 3.0  # a client in a longer wait is replaced when another one connects
 
 _POLL_INTERVAL_S: Final = 0.01  # between checks for new clients and closed connections at full speed
-_LONGEST_IDLE_S: Final = 0.2  # of a frozen game between checks of the stop flag
+_LONGEST_IDLE_S: Final = 0.2  # between stop flag checks in a frozen game
 _LARGEST_LAG_S: Final = 0.05  # a longer lag behind real time is not made up for
-_MOST_TICKS_AT_ONCE: Final = 100  # between two checks of the sockets
+_MOST_TICKS_AT_ONCE: Final = 100  # between two socket checks
 LOOPBACK: Final = "127.0.0.1"
 _BACKLOG: Final = 16
 
@@ -67,7 +67,7 @@ class _Stopped(Exception):  # noqa: N818
 
 
 class GameServer:
-    """Server of one game for one client at a time, on the loopback address only, as clients do not authenticate.
+    """Server running one game for one client at a time, on the loopback address only, as clients do not authenticate.
 
     Port 0 picks a free one. `speed` is the game speed until a client sets another one.
 
@@ -114,7 +114,7 @@ class GameServer:
             self._listener.close()
 
     def stop(self) -> None:
-        """Make `run` return within a fraction of a second; may be called from another thread."""
+        """Make `run` return in well under a second; may be called from another thread."""
         self._is_stopping = True
 
     def _render_hook(self) -> None:
@@ -171,7 +171,7 @@ class GameServer:
             self._sync(MessageId.LAP_COUNT_CHANGED, messages.pack_lap_count_changed(*laps))
 
     def _idle(self, longest_s: float) -> None:
-        """Sleep until a timeout, a new client, or the end of the client's stream."""
+        """Sleep until a timeout, a new client, or the client stream's end."""
         for key, _ in self._selector.select(min(longest_s, _LONGEST_IDLE_S)):
             if key.fileobj is self._listener:
                 self._accept()
@@ -226,7 +226,7 @@ class GameServer:
                     raise ClientGone("kept a newcomer waiting")
 
     def _sync(self, message_id: MessageId, *message: bytes | memoryview) -> None:
-        """Send a message, in pieces, and handle the client's messages until its answer with the same id."""
+        """Send a message, in pieces, and handle the client's messages until the answer with the same id."""
         client = self._client
         if client is None:
             return
@@ -245,7 +245,7 @@ class GameServer:
             self._drop_client(str(gone))
         self._next_tick_s = max(self._next_tick_s, monotonic())
 
-    # Messages of the client, whose payload is still to be read.
+    # Client messages, whose payload is still to be read.
 
     def _make_handlers(self) -> dict[int, Callable[[Connection], None]]:
         return {

@@ -1,4 +1,4 @@
-"""Mesh of faces that cars drive on, sorted into cells, and the road along a line through it.
+"""Mesh with faces that cars drive on, sorted into cells, and the road along a line through it.
 
 A face is driven on from the side from which its corners go counter-clockwise. The stadium's grass is a separate plane
 with holes. Axes are the game's: x, y up, z.
@@ -16,14 +16,14 @@ from trackmania_rl.simulator.compiled import compiled, inner
 from trackmania_rl.simulator.tracks.world import SURFACE_GRASS, Edge, Ground, Ribbon
 
 CELL_M: Final = (32.0, 8.0, 32.0)
-PER_CELL: Final = 4  # parts of a cell along x and z: cubes of 8 m
+PER_CELL: Final = 4  # a cell's parts along x and z: 8 m cubes
 PART_M: Final = 8.0
 REACH_M: Final = 2.7
-"""Upper bound of a car's reach from its origin."""
-MOST_CELLS: Final = 1 << 24  # of the box around all faces: the largest grid of a map's file
+"""Upper bound for a car's reach from the origin."""
+MOST_CELLS: Final = 1 << 24  # in the box around all faces: the largest grid in a map file
 
-CORNERS: Final = 4  # of a face; a triangle's last one counts twice
-FLAT_M: Final = 1e-6  # tolerance of two triangles that are one face
+CORNERS: Final = 4  # per face; a triangle's last one counts twice
+FLAT_M: Final = 1e-6  # tolerance for two triangles that are one face
 
 FACE_DTYPE = np.dtype(
     [
@@ -48,15 +48,15 @@ NEAR_DTYPE = np.dtype(
         ("gathered_at_m", np.float64, (3,)),
         ("seen", np.int64, (MOST_NEAR,)),  # those that the car may touch in this collision pass
         ("n_seen", np.int64),
-        ("at_body", np.int64, (MOST_NEAR,)),  # rows of `seen` that the body may touch
+        ("at_body", np.int64, (MOST_NEAR,)),  # rows in `seen` that the body may touch
         ("n_at_body", np.int64),
-        ("normals", np.float64, (MOST_NEAR, 3)),  # of `seen`, car axes
-        ("heights_m", np.float64, (MOST_NEAR,)),  # of the car's origin above the planes of `seen`
-        ("edges", np.int64, (MOST_NEAR,)),  # rows of `seen` whose edges a part may touch
+        ("normals", np.float64, (MOST_NEAR, 3)),  # of `seen` faces, car axes
+        ("heights_m", np.float64, (MOST_NEAR,)),  # from the planes of `seen` up to the car's origin
+        ("edges", np.int64, (MOST_NEAR,)),  # rows in `seen` whose edges a part may touch
     ],
     align=True,
 )
-"""Working memory of a collision pass; one record, since each array slows down compiled calls."""
+"""Collision pass's working memory; one record, since each array slows down compiled calls."""
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -64,15 +64,15 @@ FloatArray = npt.NDArray[np.float64]
 class SurfaceMesh(NamedTuple):
     """T faces in C occupied cells; a type that numba accepts."""
 
-    records: npt.NDArray[np.void]  # (T,) of FACE_DTYPE
-    first_cell: npt.NDArray[np.int64]  # (3,) lowest cell of the box around all faces
-    cells: npt.NDArray[np.int32]  # (X, Y, Z) number of an occupied cell, -1 for empty ones
-    starts: npt.NDArray[np.int64]  # (16 * C + 1,) begins of each cell part's faces in `members`
+    records: npt.NDArray[np.void]  # (T,) FACE_DTYPE
+    first_cell: npt.NDArray[np.int64]  # (3,) lowest cell in the box around all faces
+    cells: npt.NDArray[np.int32]  # (X, Y, Z) occupied cell's number, -1 for empty ones
+    starts: npt.NDArray[np.int64]  # (16 * C + 1,) where each cell part's faces begin in `members`
     members: npt.NDArray[np.int32]  # (M,) faces, part by part
-    # (W, D) True in columns of cells with the stadium's grass, which is all around
+    # (W, D) True in cell columns with the stadium's grass, which is all around
     has_grass: npt.NDArray[np.bool_]
     grass_height_m: float
-    near: npt.NDArray[np.void]  # (1,) of NEAR_DTYPE; threads need a mesh each
+    near: npt.NDArray[np.void]  # (1,) NEAR_DTYPE; threads need a mesh each
 
 
 def build_surface_mesh(
@@ -82,14 +82,14 @@ def build_surface_mesh(
     has_grass: npt.NDArray[np.bool_],
     grass_height_m: float,
 ) -> SurfaceMesh:
-    """Make faces of triangles, and sort them into cells.
+    """Make faces from triangles, and sort them into cells.
 
     Args:
         corners_m: (T, 3, 3) world metres; no triangle without an area. Two in a row that make a flat convex
             quadrilateral become one face.
         surface: (T,) TMNF material ids.
         forward: (T, 3) unit vectors.
-        has_grass: (W, D) by column of cells from the world's corner.
+        has_grass: (W, D) by cell column from the world's corner.
         grass_height_m: in world axes.
 
     Raises:
@@ -124,7 +124,7 @@ def build_surface_mesh(
 
 
 def _faces_of(corners_m: FloatArray, surface: npt.NDArray[np.int64], forward: FloatArray) -> npt.NDArray[np.void]:
-    """Return (F,) of FACE_DTYPE: triangles, and quadrilaterals in place of two of them."""
+    """Return (F,) FACE_DTYPE: triangles, and quadrilaterals that each replace two triangles."""
     normal = np.cross(corners_m[:, 1] - corners_m[:, 0], corners_m[:, 2] - corners_m[:, 0])
     normal = normal / np.linalg.norm(normal, axis=1, keepdims=True)
     one = corners_m[:-1]
@@ -140,7 +140,7 @@ def _faces_of(corners_m: FloatArray, surface: npt.NDArray[np.int64], forward: Fl
         & (np.abs(np.einsum("tx,tx->t", other[:, 2] - one[:, 0], normal[:-1])) <= FLAT_M)
         & (turn >= 0.0).all(axis=1)
     )
-    # Of several in a row, the first two are one, then the next two.
+    # If several are in a row, the first two are one, then the next two.
     number = np.arange(len(is_pair))
     begin = np.maximum.accumulate(np.where(is_pair, 0, number + 1)) if len(number) else number
     is_first = np.append(is_pair & ((number - begin) % 2 == 0), False)[: len(corners_m)]
@@ -160,7 +160,7 @@ def _faces_of(corners_m: FloatArray, surface: npt.NDArray[np.int64], forward: Fl
 
 
 def _parts_and_members(faces: npt.NDArray[np.void]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return (M,) pairs of a cube of 8 m, (M, 3), and a face, (M,), that a car in it may touch."""
+    """Return M pairs: an 8 m cube, (M, 3), and a face, (M,), that a car in it may touch."""
     lowest = np.floor((faces["low_m"] - REACH_M) / PART_M).astype(np.int64)
     size = np.floor((faces["high_m"] + REACH_M) / PART_M).astype(np.int64) - lowest + 1
     count = size.prod(axis=1)
@@ -179,7 +179,7 @@ def _parts_and_members(faces: npt.NDArray[np.void]) -> tuple[npt.NDArray[np.int6
 
 @compiled(inline="always")
 def members_near(mesh: SurfaceMesh, x: float, y: float, z: float) -> tuple[int, int]:
-    """Return the range of `members` that a car with its origin at a place may touch."""
+    """Return the `members` range that a car with the origin at a place may touch."""
     cell_x = math.floor(x / CELL_M[0]) - mesh.first_cell[0]
     cell_y = math.floor(y / CELL_M[1]) - mesh.first_cell[1]
     cell_z = math.floor(z / CELL_M[2]) - mesh.first_cell[2]
@@ -208,7 +208,7 @@ def is_over_grass(mesh: SurfaceMesh, x: float, z: float) -> bool:
 
 @compiled(inline="always")
 def is_inside(face: Any, x: float, y: float, z: float) -> bool:
-    """Return whether a point of a face's plane is within the face; world axes."""
+    """Return whether a point on a face's plane is within the face; world axes."""
     corner = face.corners_m
     inward = face.inward
     for side in range(CORNERS):
@@ -222,7 +222,7 @@ def is_inside(face: Any, x: float, y: float, z: float) -> bool:
 
 @compiled
 def ground_under(mesh: SurfaceMesh, x: float, y: float, z: float, most_m: float) -> Ground:
-    """Return the surface nearest to a point along its normal, at most `most_m` below it or half of that above it."""
+    """Return the surface nearest to a point along its normal, at most `most_m` below it or half that above it."""
     faces = mesh.records
     nearest = Ground(False, most_m, (0.0, 1.0, 0.0), 0)
     first, end = members_near(mesh, x, y, z)
@@ -242,10 +242,10 @@ def ground_under(mesh: SurfaceMesh, x: float, y: float, z: float, most_m: float)
 
 
 STEP_M: Final = 0.5
-MOST_M: Final = 16.0  # to each side: half of a block, as of the widest road without borders
+MOST_M: Final = 16.0  # to each side: half a block, as the widest road without borders
 PROBE_FROM_M: Final = 0.5  # above the road; a nearer surface is a wall
 PROBE_DEPTH_M: Final = 1.5
-"""A deeper road counts as none. Half of it, less than a border's thickness, is the reach back through faces."""
+"""A deeper road counts as none. Half the depth, less than a border's thickness, is the reach back through faces."""
 STEEPEST: Final = 0.7  # cosine between the road's normal and that of road beside it; steeper is a wall
 FOLD_M: Final = 0.25
 """A place above the fold between two faces may be above neither, so a border must continue this far."""
@@ -262,12 +262,12 @@ class RoadProfile(NamedTuple):
     to_left_m: npt.NDArray[np.float64]  # (P,) from the cross-section's middle to the border
     to_right_m: npt.NDArray[np.float64]  # (P,)
     surface: npt.NDArray[np.int64]  # (P,) TMNF material id
-    edge: npt.NDArray[np.int64]  # (P,) one of `Edge`, of the nearer border
+    edge: npt.NDArray[np.int64]  # (P,) `Edge` value, nearer border
     has_road: npt.NDArray[np.bool_]
 
 
 def measure_road(ribbon: Ribbon, mesh: SurfaceMesh) -> RoadProfile:
-    """Measure the road of a mesh along a ribbon; of the ribbon only the cross-sections' places count."""
+    """Measure a mesh's road along a ribbon; only the ribbon's cross-section places count."""
     n_sections = len(ribbon.station_m)
     measured = RoadProfile(
         to_left_m=np.full(n_sections, MOST_M),
@@ -296,7 +296,7 @@ def _measure(mesh: SurfaceMesh, ribbon: Ribbon, measured: RoadProfile) -> None:
 
 @compiled
 def _border(mesh: SurfaceMesh, ribbon: Ribbon, section: int, side: float, material: int) -> tuple[float, int]:
-    """Return the road's reach to one side (1 is left) and the kind of its border."""
+    """Return the road's reach to one side (1 is left) and the border kind."""
     reached_m = 0.0
     up = ribbon.up[section]
     while reached_m < MOST_M:

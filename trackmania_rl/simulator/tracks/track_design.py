@@ -21,7 +21,7 @@ import numpy.typing as npt
 from trackmania_rl.simulator.compiled import compiled
 from trackmania_rl.simulator.tracks.world import RIBBON_SPACING_M
 
-MAX_LAP_MISMATCH_M = 1.0  # between the laps of one line
+MAX_LAP_MISMATCH_M = 1.0  # between one line's laps
 BRIDGE_CLEARANCE_M = 5.0  # height between crossing roads
 
 _TURN_CHORD_M = 4.0
@@ -31,7 +31,7 @@ FloatArray = npt.NDArray[np.float64]
 
 
 def turn_radius_m(line_m: FloatArray) -> FloatArray:
-    """Return the radius of the line's turns in plan view, (N,) metres, inf on straights.
+    """Return the line's turn radii in plan view, (N,) metres, inf on straights.
 
     It is measured over 4 m, so that rounded points do not count as turns.
     """
@@ -49,7 +49,7 @@ def turn_radius_m(line_m: FloatArray) -> FloatArray:
 
 
 def lap_mismatch_m(line_m: FloatArray, laps: int) -> float:
-    """Return the largest distance (m) of the line's later laps from its first one; 0 for one lap."""
+    """Return the largest distance (m) between the line's later laps and the first one; 0 for one lap."""
     if laps == 1:
         return 0.0
     along = np.arange(len(line_m), dtype=np.float64)
@@ -62,11 +62,11 @@ def find_crossing(line_m: FloatArray, half_width_m: FloatArray, *, is_closed: bo
     """Return the first place where the road runs into itself, as two distances along it (m), or None.
 
     Two places clash if their roads overlap on the plan and are less than `BRIDGE_CLEARANCE_M` apart in height. Places
-    within half a circle of the road's own width along the road are neighbours in one bend and never clash.
+    within half a circle with the road's width as diameter, along the road, are neighbours in one bend and never clash.
 
     Args:
         line_m: (N,3), one lap.
-        half_width_m: (N,) of the road.
+        half_width_m: (N,), the road's.
         is_closed: the last point is followed by the first.
     """
     spacing_m = RIBBON_SPACING_M * _CROSSING_STEP_POINTS
@@ -87,16 +87,16 @@ def find_clash(
     lap_m: float,
     n_old: int,
 ) -> tuple[int, int]:
-    """Return the numbers of the first two points whose roads clash as in `find_crossing`; (-1, -1) if none do.
+    """Return the first two point numbers whose roads clash as in `find_crossing`; (-1, -1) if none do.
 
     Args:
         points_m: (N,3).
-        half_width_m: (N,) of the road.
+        half_width_m: (N,), the road's.
         spacing_m: between neighbouring points.
         clear_ground_m: least distance between two roads side by side.
         clear_height_m: roads this far apart in height never clash.
-        lap_m: length of a closed lap; infinite for a road from A to B.
-        n_old: number of first points without a clash among them.
+        lap_m: a closed lap's length; infinite for a road from A to B.
+        n_old: first points known to have no clash.
     """
     n_points = points_m.shape[0]
     for first in range(n_points):
@@ -123,7 +123,7 @@ LINE_SPACING_M = 0.5
 LOWEST_ROAD_M = 12.0
 """The stadium's ground is at about 9 m."""
 MAP_MARGIN_M = 80.0
-"""Distance of a design from the map's corner at x = z = 0."""
+"""Distance between a design and the map's corner at x = z = 0."""
 
 _FINE_STEP_M = 0.05
 _CREST_ROUNDING_M = 24.0
@@ -167,7 +167,7 @@ CHECKPOINT = CheckpointMark()
 
 @dataclass(frozen=True)
 class TrackDesign:
-    """Pieces of a track; for several laps, those of one closed lap."""
+    """Track pieces; for several laps, one closed lap's pieces."""
 
     name: str
     description: str
@@ -183,7 +183,7 @@ class TrackDesign:
 
 @dataclass(frozen=True)
 class Section:
-    """Stretch of a lap with its own road, as in a track file's ``[[section]]``."""
+    """Lap stretch with a separate road style, as in a track file's ``[[section]]``."""
 
     from_m: float
     to_m: float
@@ -192,7 +192,7 @@ class Section:
 
 @dataclass(frozen=True)
 class LaidOutTrack:
-    """Design in the world: line (N,3) float32 of all laps; checkpoints and sections by distance, of one lap."""
+    """Design in the world: line (N,3) float32 with all laps; one lap's checkpoints and sections by distance."""
 
     line_m: npt.NDArray[np.float32]
     checkpoints_m: tuple[float, ...]
@@ -200,14 +200,14 @@ class LaidOutTrack:
 
 
 def straight(length_m: float, **style: object) -> Piece:
-    """Return a straight; ``style`` holds further fields of Piece."""
+    """Return a straight; ``style`` holds further Piece fields."""
     return Piece(length_m=length_m, **style)  # type: ignore[arg-type]
 
 
 def left(angle_deg: float, *, radius_m: float, easing_m: float = 12.0, **style: object) -> Piece:
-    """Return a left turn with a tightest radius of ``radius_m``; ``style`` holds fields of Piece.
+    """Return a left turn whose tightest radius is ``radius_m``; ``style`` holds Piece fields.
 
-    The two easings turn by half an arc of their length each, so the turn is ``angle * radius + easing_m`` long.
+    Each easing turns by half an arc with the same length, so the turn is ``angle * radius + easing_m`` long.
 
     Raises:
         ValueError: the easings alone turn further than the angle.
@@ -222,7 +222,7 @@ def left(angle_deg: float, *, radius_m: float, easing_m: float = 12.0, **style: 
 
 
 def right(angle_deg: float, *, radius_m: float, easing_m: float = 12.0, **style: object) -> Piece:
-    """Return the mirror image of `left`."""
+    """Return the mirrored `left` turn."""
     piece = left(angle_deg, radius_m=radius_m, easing_m=easing_m, **style)
     return replace(piece, turn_deg=-piece.turn_deg)
 
@@ -230,7 +230,7 @@ def right(angle_deg: float, *, radius_m: float, easing_m: float = 12.0, **style:
 def lay_out(design: TrackDesign) -> LaidOutTrack:
     """Place a design in the world.
 
-    Distances in the result are arc lengths of the three-dimensional line. The line ends at the last multiple of 0.5 m
+    Distances in the result are arc lengths along the three-dimensional line. The line ends at the last 0.5 m multiple
     within the pieces.
     """
     pieces = [piece for piece in design.pieces if isinstance(piece, Piece)]
@@ -265,7 +265,7 @@ def lay_out(design: TrackDesign) -> LaidOutTrack:
 def close_lap(
     pieces: Sequence[Piece | CheckpointMark], first_straight: int, second_straight: int
 ) -> tuple[Piece | CheckpointMark, ...]:
-    """Change the lengths of two straights, given by their indices, so that a lap ends at its begin.
+    """Change two straights' lengths (given by index) so that a lap ends where it begins.
 
     The turns must add up to 360 degrees and the climbs to 0, and the straights must not be parallel.
 
@@ -328,7 +328,7 @@ def resample(points_m: FloatArray, spacing_m: float) -> FloatArray:
 
 
 def moving_average(values: FloatArray, window_points: int) -> FloatArray:
-    """Smooth (N,) twice with a window of an odd number of points; end values and end slopes stay.
+    """Smooth (N,) twice with an odd-sized window (in points); end values and end slopes stay.
 
     The ends are continued by point reflection, which keeps a straight ramp straight.
     """
@@ -363,7 +363,7 @@ def _turned_rad(pieces: Sequence[Piece], knots_m: FloatArray, plan_m: FloatArray
         into_m = np.clip(np.append(plan_m[first:last], math.inf) - start_m, 0.0, length_m)
         ramp_up_m = np.minimum(into_m, ease_m)
         ramp_down_m = np.maximum(into_m - (length_m - ease_m), 0.0)
-        # Arc length weighted by the share of the full curvature.
+        # Arc length weighted by the curvature share.
         weighted_m = into_m - ramp_up_m - ramp_down_m
         if ease_m > 0.0:
             weighted_m = weighted_m + ramp_up_m**2 / (2.0 * ease_m) + ramp_down_m - ramp_down_m**2 / (2.0 * ease_m)
@@ -397,7 +397,7 @@ def line_name(design: TrackDesign) -> str:
 
 
 def track_file_text(design: TrackDesign, laid_out: LaidOutTrack, origin: str = SHIPPED_ORIGIN) -> str:
-    """Return the .toml text of a track; `origin` names its writer in the first line."""
+    """Return the .toml text of a track; `origin` names the writer in the first line."""
     lines = [
         f"# Written by {origin}. Format: docs/track_files.rst",
         f"name = {toml_value(design.name)}",
@@ -419,7 +419,7 @@ def track_file_text(design: TrackDesign, laid_out: LaidOutTrack, origin: str = S
 
 
 def times_lines(times_ms: Mapping[str, int | None]) -> list[str]:
-    """Return the lines of a track file's table of times to beat; none without a time."""
+    """Return the lines for a track file's table with times to beat; none without a time."""
     known = [f"{name} = {time_ms}" for name, time_ms in times_ms.items() if time_ms is not None]
     return ["", "[times]", *known] if known else []
 

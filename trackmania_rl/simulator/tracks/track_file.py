@@ -1,7 +1,7 @@
-"""Loading of tracks: ``*.toml`` track files and bare ``*.npy`` reference lines.
+"""Track loading: ``*.toml`` track files and bare ``*.npy`` reference lines.
 
-A track file names a reference line (a ``.npy`` of one point every 0.5 m) and the road over it; the format is described
-in ``docs/track_files.rst``. A bare reference line becomes a wide walled asphalt road.
+A track file names a reference line (a ``.npy`` with one point every 0.5 m) and the road over it; the format is
+described in ``docs/track_files.rst``. A bare reference line becomes a wide walled asphalt road.
 """
 
 import contextlib
@@ -34,8 +34,8 @@ SPACING_TOLERANCE_M = 0.2
 """Lines recorded in the game are rounded to 0.1 m, which moves neighbouring points by at most this."""
 MAX_RESAMPLED_SHARE = 0.1
 MAX_RESAMPLED_STEP_M = 5.0
-"""Longest step of a line that is resampled; at most `MAX_RESAMPLED_SHARE` of its steps exceed the tolerance."""
-MAX_TRACK_BYTES = 16 << 10  # the time to parse a dotted key grows with its square; shipped tracks have 1 KiB
+"""Longest step in a line that is resampled; at most a `MAX_RESAMPLED_SHARE` share of steps exceeds the tolerance."""
+MAX_TRACK_BYTES = 16 << 10  # the time to parse a dotted key grows with the length squared; shipped tracks have 1 KiB
 MAX_LINE_BYTES = 4 << 20  # some 87 km
 MAX_NAME_LETTERS = 200
 MAX_COMPLAINTS = 5
@@ -45,7 +45,7 @@ BARE_LINE_SMOOTHING_M = 10.0
 BARE_LINE_CHECKPOINT_EVERY_M = 300.0
 
 _TAPER_M = 12.0
-"""Changes of width and banking are spread over twice this length: a step in a wall would stop a car."""
+"""Width and banking changes are spread over twice this length: a step in a wall would stop a car."""
 
 FloatArray = npt.NDArray[np.float64]
 SurfaceName = Literal["asphalt", "concrete", "dirt", "grass", "ice", "turbo"]
@@ -61,7 +61,7 @@ class TrackFileError(UserError, ValueError):
 
 
 class SectionSettings(BaseModel):
-    """One ``[[section]]``: a stretch of every lap; None keeps the track's default."""
+    """One ``[[section]]``: a stretch on every lap; None keeps the track's default."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -92,7 +92,7 @@ class TimesSettings(BaseModel):
 
 
 class TrackSettings(BaseModel):
-    """Track file. Distances are metres along the road from the start line; with several laps, of one lap."""
+    """Track file. Distances are metres along the road from the start line; with several laps, along one lap."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -119,7 +119,7 @@ class TrackSettings(BaseModel):
 
 
 def load_track(path: Path) -> Track:
-    """Return the track of a ``.toml`` track file or a bare ``.npy`` reference line.
+    """Return the track from a ``.toml`` track file or a bare ``.npy`` reference line.
 
     Raises:
         TrackFileError: the file is missing, damaged or cannot be built.
@@ -139,10 +139,10 @@ def load_track(path: Path) -> Track:
 
 
 def find_track_file(name: str, maps_folder: Path) -> Path:
-    """Return the file of a name: a path, or a track of the maps folder with or without its ending.
+    """Return the file for a name: a path, or a track in the maps folder with or without the ending.
 
     Raises:
-        TrackFileError: there is none; the text lists the tracks of the maps folder.
+        TrackFileError: there is none; the text lists the tracks in the maps folder.
     """
     for path in (Path(name), maps_folder / name, maps_folder / f"{name}.toml"):
         with contextlib.suppress(OSError):  # an unreadable folder, or a name that is too long
@@ -157,7 +157,7 @@ def find_track_file(name: str, maps_folder: Path) -> Path:
 
 
 def reference_line_file(track_file: Path) -> Path:
-    """Return the ``.npy`` line of a track file; a bare line is its own.
+    """Return a track file's ``.npy`` line; a bare line is returned unchanged.
 
     Raises:
         TrackFileError: the track file cannot be read.
@@ -172,7 +172,7 @@ def reference_line_file(track_file: Path) -> Path:
 
 
 def read_track_settings(path: Path) -> TrackSettings:
-    """Read and validate a ``.toml`` track file, without its line.
+    """Read and validate a ``.toml`` track file, without the line.
 
     Raises:
         TrackFileError: the file cannot be read, is not TOML, or has unknown or impossible entries (up to five are
@@ -242,7 +242,7 @@ def _build_track(settings: TrackSettings, line_m: FloatArray) -> Track:
     _check_distances(settings, lap_m)
 
     distance_in_lap_m = RIBBON_SPACING_M * np.arange(len(line_m))
-    if settings.laps > 1:  # the last point is the start again; of one lap it is the finish
+    if settings.laps > 1:  # the last point is the start again; with one lap it is the finish
         distance_in_lap_m %= lap_m
     half_width_m = np.full(len(line_m), settings.width_m / 2.0)
     banking_rad = np.zeros(len(line_m))
@@ -334,7 +334,7 @@ def _check_shape(settings: TrackSettings, line_m: FloatArray, half_width_m: Floa
 def _smoothed(line_m: FloatArray, smoothing_m: float) -> FloatArray:
     """Return the line smoothed over ``smoothing_m`` metres, 0.5 m from point to point.
 
-    Without smoothing an evenly spaced line is unchanged, so that its states and times stay the same.
+    Without smoothing an evenly spaced line is unchanged, and so are states and times.
     """
     if smoothing_m > 0.0:
         window_points = 2 * round(smoothing_m / (2.0 * RIBBON_SPACING_M)) + 1

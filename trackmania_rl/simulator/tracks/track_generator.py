@@ -1,4 +1,4 @@
-"""Tracks from a seed and a difficulty: phrases of corners, straights and jumps, added where there is room.
+"""Tracks from a seed and a difficulty: phrases (corners, straights and jumps), added where there is room.
 
 A phrase (a bend, a jump ...) is drawn at random and taken if its road stays on the map and clear of the road so far. If
 the finished road fails a check, the next track is drawn from the same random stream.
@@ -41,14 +41,14 @@ CHECKPOINT_EVERY_M = 150.0
 """A checkpoint ends the first phrase that ends this far behind the one before."""
 
 TIGHTEST_CREST_PER_M = 0.015
-"""Largest change of slope per metre: crests and dips have a radius of at least 67 m."""
+"""Largest slope change per metre: crests and dips have at least 67 m radius."""
 
 _TARGET_LENGTH_M = (550.0, 1150.0)
 _TARGET_EXTENT_M = (350.0, LARGEST_EXTENT_M - 10.0)
 _START_STRAIGHT_M = (55.0, 90.0)
 _FINISH_STRAIGHT_M = (60.0, 95.0)
 _RUN_OUT_M = 30.0
-_CLEAR_GROUND_M = 10.0  # between the borders of two roads side by side
+_CLEAR_GROUND_M = 10.0  # between two roads' borders side by side
 _CLEAR_HEIGHT_M = BRIDGE_CLEARANCE_M + 2.0
 _PLAN_STEP_M = 2.0
 _MOST_TRACKS_DRAWN = 60
@@ -65,7 +65,7 @@ class TrackGeneratorError(UserError, ValueError):
 
 @dataclass(frozen=True)
 class TrackRecipe:
-    """Seed and difficulty of a generated track: the same recipe always gives the same files.
+    """Seed and difficulty for a generated track: the same recipe always gives the same files.
 
     Raises:
         TrackGeneratorError: if either is out of range.
@@ -83,12 +83,12 @@ class TrackRecipe:
 
     @property
     def name(self) -> str:
-        """Name of the track, which `from_name` converts back."""
+        """Track name, which `from_name` converts back."""
         return f"generated_{self.difficulty:.3f}_{self.seed}"
 
     @classmethod
     def from_name(cls, name: str) -> Self | None:
-        """Return the recipe of a generated track's name; None for any other name."""
+        """Return the recipe from a generated track's name; None for any other name."""
         match = re.fullmatch(r"generated_([01]\.\d{3})_(\d{1,19})", name, re.ASCII)
         if match is None:
             return None
@@ -100,7 +100,7 @@ class TrackRecipe:
 
 @dataclass(frozen=True)
 class GeneratedTrack:
-    """Design with its recipe, and laid out."""
+    """Design with recipe and layout."""
 
     recipe: TrackRecipe
     design: TrackDesign
@@ -112,7 +112,7 @@ class GeneratedTrack:
         return LINE_SPACING_M * (len(self.laid_out.line_m) - 1)
 
     def write(self, track_file: Path) -> Path:
-        """Write the track file, and its line beside it; return the line's file.
+        """Write the track file, and the line beside it; return the line's file.
 
         Raises:
             OSError: if writing fails.
@@ -129,7 +129,7 @@ class GeneratedTrack:
 
 
 def generate_track(recipe: TrackRecipe) -> GeneratedTrack:
-    """Make the track of a recipe, in some 50 ms.
+    """Make a recipe's track, in some 50 ms.
 
     Raises:
         TrackGeneratorError: if none of `_MOST_TRACKS_DRAWN` tracks passed the checks; no such seed is known.
@@ -161,7 +161,7 @@ def generate_track(recipe: TrackRecipe) -> GeneratedTrack:
 
 
 def find_problem(design: TrackDesign, laid_out: LaidOutTrack, character: Character) -> str | None:
-    """Check a finished track; return its problem, or None."""
+    """Check a finished track; return the problem, or None."""
     line_m = laid_out.line_m.astype(np.float64)
     length_m = LINE_SPACING_M * (len(line_m) - 1)
     if not SHORTEST_TRACK_M <= length_m <= LONGEST_TRACK_M:
@@ -194,7 +194,7 @@ def find_problem(design: TrackDesign, laid_out: LaidOutTrack, character: Charact
 
 
 class _Road:
-    """Pieces so far, and the ground they occupy, one point every 2 m of the plan."""
+    """Pieces so far, and the ground they occupy, one point every 2 m on the plan."""
 
     def __init__(self, character: Character, extent_m: float) -> None:
         self.pieces: list[Piece | CheckpointMark] = []

@@ -1,4 +1,4 @@
-"""Phrases of road, such as a bend with its straight, drawn by difficulty; `track_generator` joins them."""
+"""Road phrases, such as a bend with a straight, drawn by difficulty; `track_generator` joins them."""
 
 import math
 from dataclasses import dataclass, replace
@@ -9,27 +9,27 @@ import numpy as np
 from trackmania_rl.simulator.tracks.track_design import Piece, left, straight
 
 _PULL_PER_M = 0.02
-"""Share of the steepest slope by which a road tends back to its start's height, per metre of height."""
+"""Steepest-slope share by which a road tends back to the start's height, per metre of height."""
 _LEAST_RADIUS_ON_SURFACE_M = {"dirt": 40.0, "grass": 90.0}
 LEAST_INNER_RADIUS_M = 4.0
 
 
 @dataclass(frozen=True)
 class Character:
-    """Figures of a difficulty. Ranges are (smallest, largest); slopes are metres of height per metre."""
+    """Figures for a difficulty. Ranges are (smallest, largest); slopes are height metres per metre."""
 
     width_m: float
     radius_m: tuple[float, float]
     straight_m: tuple[float, float]
     steepest: float
-    largest_kink: float  # change of slope between pieces, rounded over at least 24 m
+    largest_kink: float  # slope change between pieces, rounded over at least 24 m
     banking_deg: float
     rough: float  # probability of another surface than asphalt, or another border than a wall
     phrases: dict[str, float]
 
     @classmethod
     def of_difficulty(cls, difficulty: float) -> Self:
-        """Interpolate each figure between its values at difficulty 0 and 1; radii and widths by equal ratios."""
+        """Interpolate each figure between the values at difficulty 0 and 1; radii and widths by equal ratios."""
 
         def even(at_0: float, at_1: float) -> float:
             return at_0 + difficulty * (at_1 - at_0)
@@ -61,7 +61,7 @@ class Character:
 def draw_phrase(
     rng: np.random.Generator, character: Character, *, turned_deg: float, slope: float, height_m: float
 ) -> list[Piece]:
-    """Draw a phrase that continues a road with this slope, at this height above its start.
+    """Draw a phrase that continues a road with this slope, at this height above the start.
 
     The further the road has turned to one side, the likelier the phrase turns to the other: no spirals.
     """
@@ -73,7 +73,7 @@ def draw_phrase(
     return _with_heights(rng, character, _dressed(rng, character, phrase), slope, height_m)
 
 
-# Each of these draws a phrase with its first turn to the left.
+# Each function draws a phrase with the first turn to the left.
 
 
 def _turn(rng: np.random.Generator, character: Character, angle_deg: tuple[float, float], radius_m: float) -> Piece:

@@ -1,7 +1,7 @@
-"""Simulated world: a road as a ribbon of cross-sections along a line, and the place of a point on it.
+"""Simulated world: a road as a ribbon (cross-sections along a line), and a point's place on it.
 
-Several laps are a ribbon over itself, and a bridge crosses its own road: the car's state holds the number of its
-cross-section, and `locate` walks along the ribbon from there.
+Several laps are a ribbon over itself, and a bridge crosses the same road: the car's state holds a
+cross-section number, and `locate` walks along the ribbon from there.
 
 Axes are the game's: world x, y up, z; road and car frames x left, y up, z forward, right-handed (forward = left x up).
 """
@@ -30,11 +30,11 @@ WALL_HEIGHT_M = 1.0  # above the road's border, for `Edge.WALL`
 VERGE_WIDTH_M = 30.0  # for `Edge.GRASS`
 WALL_THICKNESS_M = 1.0  # a part further outside is beyond the wall and is not pushed back
 STEEPEST_SLOPE = 0.98
-"""Limit of the vertical component of a line's direction: a steeper road has no well-defined level left."""
+"""Limit for the vertical component of a line's direction: a steeper road has no well-defined level left."""
 
 
 class Surface(IntEnum):
-    """TMNF material ids of the surfaces of tracks."""
+    """TMNF material ids for track surfaces."""
 
     CONCRETE = 0
     PAVEMENT = 1
@@ -51,7 +51,7 @@ class Surface(IntEnum):
 
 
 class Edge(IntEnum):
-    """Kind of both borders of the road."""
+    """Kind of both road borders."""
 
     WALL = 0
     GRASS = 1
@@ -80,9 +80,9 @@ SECTION_DTYPE = np.dtype(
 
 
 class Road(NamedTuple):
-    """Cross-sections of a ribbon in the form for the physics."""
+    """A ribbon's cross-sections in the form for the physics."""
 
-    records: npt.NDArray[np.void]  # (P,) of `SECTION_DTYPE`
+    records: npt.NDArray[np.void]  # (P,) `SECTION_DTYPE`
 
 
 class Ribbon(NamedTuple):
@@ -94,24 +94,24 @@ class Ribbon(NamedTuple):
     left: npt.NDArray[np.float64]  # (P, 3) unit vectors in the road surface
     up: npt.NDArray[np.float64]  # (P, 3) unit normals of the road surface
     half_width_m: npt.NDArray[np.float64]  # (P,)
-    surface: npt.NDArray[np.int64]  # (P,) of `Surface`
-    edge: npt.NDArray[np.int64]  # (P,) of `Edge`
+    surface: npt.NDArray[np.int64]  # (P,) `Surface` values
+    edge: npt.NDArray[np.int64]  # (P,) `Edge` values
     has_road: npt.NDArray[np.bool_]  # (P,) False inside a gap (a jump), without ground and walls
-    records: npt.NDArray[np.void]  # (P,) of `SECTION_DTYPE`, the same values
+    records: npt.NDArray[np.void]  # (P,) `SECTION_DTYPE`, the same values
 
     @property
     def road(self) -> Road:
-        """Ribbon for the physics: one array, since each array of a tuple costs time in compiled calls."""
+        """Ribbon for the physics: one array, since each array in a tuple costs time in compiled calls."""
         return Road(self.records)
 
 
 @dataclass(frozen=True)
 class Track:
-    """Road with its gates."""
+    """Road with gates."""
 
     name: str
     ribbon: Ribbon  # road; with a `mesh_world`, only the way through it
-    checkpoint_stations_m: tuple[float, ...]  # of all laps in driving order, without the finish
+    checkpoint_stations_m: tuple[float, ...]  # all laps, in driving order, without the finish
     finish_station_m: float
     n_laps: int = 1  # 1 for a track from A to B
     mesh_world: MeshWorld | None = None  # surface and gates in place of the ribbon's; None for a road
@@ -123,7 +123,7 @@ class Track:
 
 
 def road_of(track: Track) -> Ribbon:
-    """Return the ribbon of a track, for drivers that follow roads only.
+    """Return a track's ribbon, for drivers that follow roads only.
 
     Raises:
         UserError: if the track is a map's blocks.
@@ -145,12 +145,12 @@ def build_ribbon(
     has_road: npt.ArrayLike = True,
     up: npt.NDArray[np.float64] | None = None,
 ) -> Ribbon:
-    """Lay a road over a line and extend it straight on at both ends, with the end values of all attributes.
+    """Lay a road over a line and extend it straight on at both ends, with all attributes' end values.
 
     Args:
         line_m: (N, 3) centres of the road surface, about `RIBBON_SPACING_M` apart; the first is on the start line.
         half_width_m: scalar or (N,), half the road's width.
-        banking_rad: scalar or (N,), roll of the road about its direction; positive leans into a left turn.
+        banking_rad: scalar or (N,), road's roll about the driving direction; positive leans into a left turn.
         surface: scalar or (N,), material ids.
         edge: scalar or (N,), `Edge` values.
         has_road: scalar or (N,) bool, False in a gap.
@@ -245,7 +245,7 @@ def _frames_below(
 
 
 class Place(NamedTuple):
-    """Place of a point on the ribbon, and the road's axes there."""
+    """A point's place on the ribbon, and the road's axes there."""
 
     section: int  # cross-section at or before the point
     lateral_m: float  # along the road surface, positive to the left
@@ -260,7 +260,7 @@ class Ground(NamedTuple):
     """Ground under a point."""
 
     exists: bool  # False in a gap, beyond a drop or behind a wall; other fields are then undefined
-    height_m: float  # of the point along the ground's normal
+    height_m: float  # point's height along the ground's normal
     normal: tuple[float, float, float]  # unit vector, world axes
     material: int
 
@@ -290,8 +290,8 @@ def _unit_vector(x: float, y: float, z: float) -> tuple[float, float, float]:
 def locate(sections: npt.NDArray[np.void], hint: int, x: float, y: float, z: float) -> Place:
     """Find a point on a ribbon, walking from cross-section `hint`.
 
-    The walk ends at the first pair of planes that holds the point, also in a very tight corner, where planes cross.
-    Beyond the ribbon's ends the place is on its first or last cross-section.
+    The walk ends at the first plane pair that holds the point, also in a very tight corner, where planes cross.
+    Beyond the ribbon's ends the place is on the first or last cross-section.
     """
     last = sections.shape[0] - 2
     index = min(max(hint, 0), last)

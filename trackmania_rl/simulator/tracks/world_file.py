@@ -1,4 +1,4 @@
-"""File of a world of triangles, made of a map's blocks, ready to be driven and drawn.
+"""Triangle world file, made from a map's blocks, ready to be driven and drawn.
 
 It is a safetensors file beside a track file, written by `scripts/tools/maps.py`.
 """
@@ -22,9 +22,9 @@ MAX_WORLD_BYTES: Final = 24 << 20  # some 15 times a campaign map's world
 MAX_HEADER_BYTES: Final = 64 << 10
 MAX_TRIANGLES: Final = 400_000
 MAX_GATES: Final = 1000
-FARTHEST_M: Final = 100_000.0  # upper bound of coordinates
+FARTHEST_M: Final = 100_000.0  # upper bound for coordinates
 LEAST_AREA_M2: Final = 1e-9
-N_PAINTS: Final = 43  # members of `picture.palette.Paint`
+N_PAINTS: Final = 43  # members in `picture.palette.Paint`
 WAY_HALF_WIDTH_M: Final = 12.0  # as drawn on a plan
 
 FloatArray = npt.NDArray[np.float64]
@@ -36,29 +36,29 @@ class WorldFileError(UserError, ValueError):
 
 @dataclass(frozen=True)
 class MeshWorld:
-    """World of triangles, with its gates and its picture; the fields are the arrays of the file.
+    """Triangle world with gates and picture; the fields are the file's arrays.
 
-    T triangles, B boxes of L gates, N points of the way; P points, Q quadrilaterals, G groups of the scene.
+    T triangles, B boxes for L gates, N way points; scene: P points, Q quadrilaterals, G groups.
     """
 
     corners_m: FloatArray  # (T, 3, 3) world metres, counter-clockwise from the side that is driven on
-    surface: npt.NDArray[np.int64]  # (T,) of `Surface`
-    forward: FloatArray  # (T, 3) unit vectors, direction of a pad's push
-    has_grass: npt.NDArray[np.bool_]  # (X, Z) True if the stadium's grass is in a column of cells
+    surface: npt.NDArray[np.int64]  # (T,) `Surface` values
+    forward: FloatArray  # (T, 3) unit vectors, a pad's push direction
+    has_grass: npt.NDArray[np.bool_]  # (X, Z) True if the stadium's grass is in a cell column
     grass_height_m: FloatArray
-    gate_boxes_m: FloatArray  # (B, 2, 3) lowest and highest corners of the boxes of gates
+    gate_boxes_m: FloatArray  # (B, 2, 3) gate boxes' lowest and highest corners
     # (B,) gate within a lap, the lap's line last; a gate may have several boxes
     gate_of_box: npt.NDArray[np.int64]
-    respawn_m: FloatArray  # (L, 3) car's origin after a respawn at each gate of a lap; the last one is the start
+    respawn_m: FloatArray  # (L, 3) car's origin after a respawn at each gate in a lap; the last one is the start
     respawn_rotation: FloatArray  # (L, 3, 3) car to world after the respawn
-    way_up: FloatArray  # (N, 3) normals of the ground along the line
+    way_up: FloatArray  # (N, 3) ground normals along the line
     scene_points_m: FloatArray  # (P, 3) world metres
-    scene_corners: npt.NDArray[np.int64]  # (Q, 4) rows of `scene_points_m`
-    scene_paint: npt.NDArray[np.int64]  # (Q,) values of `Paint`
+    scene_corners: npt.NDArray[np.int64]  # (Q, 4) rows in `scene_points_m`
+    scene_paint: npt.NDArray[np.int64]  # (Q,) `Paint` values
     scene_gate: npt.NDArray[np.int64]  # (Q,) -1 for none
-    # (G, 3) rows: begin of a group's near version, of its far version, and end
+    # (G, 3) rows: a group's near version begin, far version begin, and end
     scene_first_point: npt.NDArray[np.int64]
-    scene_first_quad: npt.NDArray[np.int64]  # (G, 3) likewise, of `scene_corners`
+    scene_first_quad: npt.NDArray[np.int64]  # (G, 3) likewise, in `scene_corners`
 
     @classmethod
     def read(cls, path: Path) -> Self:
@@ -97,21 +97,21 @@ class MeshWorld:
         return read
 
     def content(self) -> bytes:
-        """Return the content of the file, for `read`."""
+        """Return the file content, for `read`."""
         from safetensors.numpy import save
 
         return save({name: np.ascontiguousarray(getattr(self, name), dtype) for name, dtype in _DTYPES.items()})
 
     @cached_property
     def mesh(self) -> SurfaceMesh:
-        """Mesh of the triangles; raises ValueError if they are further apart than the largest map is wide."""
+        """Triangle mesh; raises ValueError if they are further apart than the largest map is wide."""
         return build_surface_mesh(
             self.corners_m, self.surface, self.forward, self.has_grass, float(self.grass_height_m[0])
         )
 
     @property
     def gates_per_lap(self) -> int:
-        """Checkpoints of a lap plus its line."""
+        """Checkpoints per lap plus the lap's line."""
         return int(self.gate_of_box.max()) + 1
 
     def _check(self) -> None:
@@ -184,7 +184,7 @@ class MeshWorld:
 
 
 def track_in_world(name: str, line_m: FloatArray, world: MeshWorld, n_laps: int = 1) -> Track:
-    """Return a track that is a world of triangles; the ribbon is the way through it.
+    """Return a track that is a triangle world; the ribbon is the way through it.
 
     Raises:
         ValueError: if the line (N, 3) is not the world's, or the triangles make no mesh.
