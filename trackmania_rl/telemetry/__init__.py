@@ -1,1 +1,1 @@
-"""Terminal, loggers, race log, pictures and films of a run."""
+"""Terminal, loggers, race log, pictures and films for a run."""

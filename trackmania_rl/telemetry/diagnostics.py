@@ -1,19 +1,19 @@
-"""Plots of values, quantiles, errors and expectations of a run, from the data of `training.diagnostics`.
+"""Plots of a run's values, quantiles, errors and expectations, from the data in `training.diagnostics`.
 
 Sections without data are absent. Unknown values are NaN.
-Lengths: A actions, N taus, K states, E elapsed times, T actions of a race, B transitions.
+Lengths: A actions, N taus, K states, E elapsed times, T actions in a race, B transitions.
 
-about: map_name, track (its file, or the name of a generated track), frames_total, training_s, s_per_action
+about: map_name, track (file, or a generated track's name), frames_total, training_s, s_per_action
     mini_race_actions (0 without mini-races), action_names (A,), line_m (M, 3) reference line, maybe empty
     driven_m (T, 3) positions in the newest evaluation race, maybe empty
     action_controls (A, 3) gas, brake (0 or 1) and steer (-1 left to 1); (0, 3) where actions are no keys
 expectations: in K states of that race: time_s, meters, speed_km_h (K,), position_m (K, 3)
     taus (N,) and returns (K, N, A) with the whole mini-race ahead; without quantiles (0,) and means (K, 1, A)
-    elapsed_actions (E,) of the mini-race and values (K, E, A), mean returns; E = 0 without mini-races
-comparison: of B actions in recent evaluation races: race (B,) its number, meters, predicted, realised (B,)
-errors: of B transitions at all horizons: kind (B,) "explored" or "evaluated", actions_left, loss, error, target (B,)
-largest: of the B largest errors, largest first: kind, time_s, meters, speed_km_h, action (text) (B,), position_m (B, 3)
-    n_steps (B,), reward (B,) of these, error (B,) target - prediction or loss, predicted, target, realised (B,)
+    elapsed_actions (E,) in the mini-race and values (K, E, A), mean returns; E = 0 without mini-races
+comparison: B actions in recent evaluation races: race (B,) number, meters, predicted, realised (B,)
+errors: B transitions at all horizons: kind (B,) "explored" or "evaluated", actions_left, loss, error, target (B,)
+largest: the B largest errors, largest first: kind, time_s, meters, speed_km_h, action (text) (B,), position_m (B, 3)
+    n_steps (B,), reward (B,), error (B,) target - prediction or loss, predicted, target, realised (B,)
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _HORIZONS: Final = 12
 
 DOTS_PER_INCH = 100
 BAND_M: Final = 10.0
-"""Width of the grey band to each side of the reference line."""
+"""Grey band's width to each side of the reference line."""
 NEAR_SHARE: Final = 0.05
 """Places nearer than this share of the race's extent have their numbers beside each other, `LABEL_POINTS` apart."""
 LABEL_POINTS: Final = 20.0
@@ -69,12 +69,12 @@ STYLE: Final[dict[Any, Any]] = {
 }
 TRAIN, TEST = "#0072b2", "#d55e00"  # Okabe and Ito's palette: readable with red-green blindness
 _STEERING: Final = {-1: "#0072b2", 0: "#333333", 1: "#d55e00"}
-_DASHES: Final[tuple[Any, ...]] = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (5, 1.5, 1, 1.5)))  # of PEDALS
+_DASHES: Final[tuple[Any, ...]] = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (5, 1.5, 1, 1.5)))  # for PEDALS
 _COLOURS: Final = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#333333", "#e69f00", "#56b4e9")
 
 
 def key_action_name(gas: float, brake: float, steer: float) -> str:
-    """Name an action of keys: "gas", "brake left", "left"..."""
+    """Name an action from keys: "gas", "brake left", "left"..."""
     pedals = next(name for name, pressed in PEDALS if pressed == (int(gas > 0), int(brake > 0)))
     if steer == 0:
         return pedals
@@ -135,7 +135,7 @@ def list_pictures(folder: Path) -> list[dict[str, Any]]:
 
 
 def write_picture(file: Path, figure: Figure) -> npt.NDArray[np.uint8]:
-    """Write a PNG with a palette, a third of the size of one without; return the pixels (H, W, 3)."""
+    """Write a PNG with a palette, a third as large as without; return the pixels (H, W, 3)."""
     canvas: Any = figure.canvas
     canvas.draw()
     pixels = np.array(canvas.buffer_rgba())[:, :, :3]
@@ -341,7 +341,7 @@ def _description(about: Section, largest: Section, row: int) -> str:
 
 
 def binned(at: Array, values: Array, edges: Array) -> Array:
-    """Return (E - 1, 3) mean, first and last decile of values (n,) by their places (n,) between edges (E,)."""
+    """Return (E - 1, 3): mean, first and last decile of values (n,), binned by places (n,) between edges (E,)."""
     bins = np.digitize(at, edges) - 1
     result = np.full((len(edges) - 1, 3), np.nan)
     for index in np.unique(bins[(bins >= 0) & (bins < len(result))]):
@@ -383,7 +383,7 @@ def draw_racing_line(data: Data) -> Figure | None:
 
 
 def new_figure(size_in: tuple[float, float]) -> Figure:
-    """Return an empty figure, and set the style of this module's plots."""
+    """Return an empty figure, and set this module's plot style."""
     import matplotlib as mpl
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -413,7 +413,7 @@ def _state_title(about: Section, seen: Section, state: int) -> str:
 
 
 def _styles(about: Section) -> list[tuple[str, Any]]:
-    """Return colour and dash of each action."""
+    """Return each action's colour and dash."""
     if len(about.action_controls) == 0:
         n_colours = len(_COLOURS)
         return [(_COLOURS[i % n_colours], _DASHES[i // n_colours % 4]) for i in range(len(about.action_names))]
@@ -435,7 +435,7 @@ def _draw_road(axes: Axes, about: Section) -> None:
 
 
 def band_of(line_m: Array) -> Array:
-    """Return the outline (2 M, 2), x and z, of the band of `BAND_M` to each side of a line (M, 3)."""
+    """Return the outline (2 M, 2), x and z, of a band that extends `BAND_M` to each side of a line (M, 3)."""
     ground_m = line_m[:, [0, 2]].astype(np.float64)
     along = np.gradient(ground_m, axis=0)
     along /= np.maximum(np.linalg.norm(along, axis=1, keepdims=True), 1e-9)

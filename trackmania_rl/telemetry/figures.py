@@ -1,7 +1,7 @@
-"""Figures of a run by name, tensorboard's charts of them, samples of weights, and the run's settings, for loggers.
+"""Run figures by name, tensorboard charts, weight samples, and the run's settings, for loggers.
 
-`docs/figures.rst` lists all names and units. Figures of races begin with `rollout/`, of learning with `train/`,
-of single parameters with `weights/`. Figures of a map end with `/{explored|evaluated}/{map}`.
+`docs/figures.rst` lists all names and units. Race figures begin with `rollout/`, learning figures with `train/`,
+figures for single parameters with `weights/`. A map's figures end with `/{explored|evaluated}/{map}`.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from trackmania_rl.settings import MapEntry, Settings, UserSettings
 from trackmania_rl.telemetry.statistics import RaceHistory, TrainingStatistics
 
 HISTOGRAM_VALUES = 200_000
-"""Values that are sampled of a larger parameter."""
+"""Number of values sampled from a larger parameter."""
 
 QUANTILES: Final = {"min": 0.0, "q1": 0.25, "median": 0.5, "q3": 0.75, "d9": 0.9, "c98": 0.98, "max": 1.0}
-"""Quantiles by the ends of figures' names."""
+"""Quantiles by figure name suffix."""
 
 CHARTS: Final = {
     "race times": {
@@ -74,8 +74,8 @@ CHARTS: Final = {
         "gamma": "train/schedule/gamma",
     },
 }
-"""Figures of tensorboard's page "Custom Scalars" by category and title. Each has a chart of its own, as tensorboard
-gives all lines of a run the same colour."""
+"""Figures on tensorboard's page "Custom Scalars" by category and title. Each has a separate chart, as tensorboard
+gives all lines in a run the same colour."""
 _GRADIENT_NORMS: Final = [f"train/grad_norm_{quantile}" for quantile in ("median", "q1", "c98")]
 
 _MS_PER_S = 1000.0
@@ -88,7 +88,7 @@ def race_figures(
     reference_times: Mapping[str, MedalTimes] | None = None,
     q_values: npt.NDArray[np.float32] | None = None,
 ) -> dict[str, float]:
-    """Return the figures of a race: of its map's and kind's history, times to beat by map, and Q values (T, A)."""
+    """Return a race's figures: history for the map and kind, times to beat by map, and Q values (T, A)."""
     times_ms = {
         "race_time_s": history.last_time_ms,
         "best_time_s": history.best_time_ms,
@@ -141,7 +141,7 @@ def quantile_figures(name: str, values: torch.Tensor, which: Iterable[str] = QUA
 def progress_figures(
     run: TrainingStatistics, settings: Settings, learner_means: Mapping[str, float]
 ) -> dict[str, float]:
-    """Return the figures of intervals, with means of the learner since the last call."""
+    """Return the figures of intervals, with the learner's means since the last call."""
     rates = run.rates()
     values = {f"train/{name}": value for name, value in learner_means.items()}
     values |= {f"train/schedule/{name}": value for name, value in run.current_values.items()}
@@ -179,9 +179,9 @@ def progress_figures(
 
 
 def cycle_figures(run: TrainingStatistics, entries: Iterable[MapEntry]) -> dict[str, float]:
-    """Return totals over maps, by `rollout/cycle/{what}/{trained|blind}`.
+    """Return map totals, by `rollout/cycle/{what}/{trained|blind}`.
 
-    A total of times needs a time of each map. A ratio needs a time of each map that has a time to beat.
+    A time total needs a time for each map. A ratio needs a time for each map that has a time to beat.
     """
     figures: dict[str, float] = {}
     for status, names in zip(("trained", "blind"), trained_and_blind(entries), strict=True):
@@ -196,7 +196,7 @@ def cycle_figures(run: TrainingStatistics, entries: Iterable[MapEntry]) -> dict[
 
 
 def trained_and_blind(entries: Iterable[MapEntry]) -> tuple[set[str], set[str]]:
-    """Return the names of the maps that fill the memory, and of the others."""
+    """Return the names: maps that fill the memory, and the others."""
     fills_memory: dict[str, bool] = {}
     for entry in entries:
         fills_memory[entry.map_name] = fills_memory.get(entry.map_name, False) or entry.fill_buffer
@@ -207,7 +207,7 @@ def trained_and_blind(entries: Iterable[MapEntry]) -> tuple[set[str], set[str]]:
 def chart_layout(
     map_cycle: Sequence[MapEntry], maps_with_times: Container[str] = ()
 ) -> dict[str, dict[str, tuple[str, list[str]]]]:
-    """Return the charts of a map cycle for `SummaryWriter.add_custom_scalars`: category, title, kind and tags.
+    """Return a map cycle's charts for `SummaryWriter.add_custom_scalars`: category, title, kind and tags.
 
     `maps_with_times` have times to beat.
     """
@@ -226,7 +226,7 @@ def chart_layout(
 
 
 def weight_samples(named_parameters: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield name and finite values (n,), on the CPU, of each parameter."""
+    """Yield name and finite values (n,), on the CPU, for each parameter."""
     for name, parameter in named_parameters:
         stride = max(1, parameter.numel() // HISTOGRAM_VALUES)
         values = parameter.detach().flatten()[::stride].float().cpu()
@@ -236,9 +236,9 @@ def weight_samples(named_parameters: Iterable[tuple[str, torch.Tensor]]) -> Iter
 
 
 def hyperparameters(settings: Settings) -> dict[str, bool | int | float | str]:
-    """Return the settings by name, without those of this machine and its user. Lists and tables are JSON.
+    """Return the settings by name, without those about this machine and user. Lists and tables are JSON.
 
-    Of a whole path the last part stays.
+    Full paths are cut to the last part.
     """
     told = {}
     for name, value in settings.flat().items():

@@ -1,4 +1,4 @@
-"""Films of races with an overlay: of a game that plays inputs, of the simulated game, or of the frames of a race."""
+"""Race films with an overlay, from a game that plays inputs, from the simulated game, or from a race's frames."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ from trackmania_rl.telemetry.video import VideoFile
 from trackmania_rl.tmi_interaction.script_player import Filming, ScriptPlayer, ScriptResult
 
 SIZE_PX: Final = (640, 360)
-"""Width and height of a film of the simulated game."""
+"""Width and height for simulated game films."""
 FRAME_MS: Final = 40
-"""Race time between two pictures of it."""
+"""Race time between two pictures in such a film."""
 LEAST_HEIGHT_PX: Final = 360
-"""Height to which frames of an observation are enlarged."""
+"""Height to which observation frames are enlarged."""
 GIF_WIDTH_PX: Final = 320
 GIF_FRAME_MS: Final = 80
-"""Shortest time between two pictures of a GIF, a multiple of the format's 10 ms."""
+"""Shortest time between two pictures in a GIF, a multiple of the format's 10 ms."""
 NICENESS: Final = 10
 HOLD_S: Final = 1.0
-"""Duration of the last picture."""
+"""Last picture's duration."""
 _BASE_PX: Final = (640, 480)
 """Picture to which the sizes below refer."""
 _MARGIN: Final = 12
@@ -59,9 +59,9 @@ _VALUES_WIDTH: Final = 128
 _PADDING: Final = 6
 _LEAST_TEXT_PX: Final = 9
 _DIGIT_SHARE: Final = 0.72
-"""Height of a digit, as a share of the font's size."""
+"""Digit height, as a share of the font size."""
 _PANEL_ALPHA: Final = 140
-"""Opacity of the black panels behind texts, of 255."""
+"""Opacity (0..255) for the black panels behind texts."""
 _WHITE: Final = (255, 255, 255)
 _BEST: Final = (113, 204, 46)
 _OTHER: Final = (190, 190, 190)
@@ -69,12 +69,12 @@ _OTHER: Final = (190, 190, 190)
 
 @dataclass(frozen=True)
 class FilmData:
-    """Columns of a race's T actions beside its inputs; unknown columns are None.
+    """Columns for a race's T actions, besides the inputs; unknown columns are None.
 
     Attributes:
-        ms_per_action: duration of an action.
-        q_values: (T, A) float32; (T, 1) of an analog action.
-        action_keys: (A, 4) bool, keys of each action as in `KeyState`.
+        ms_per_action: an action's duration.
+        q_values: (T, A) float32; (T, 1) for an analog action.
+        action_keys: (A, 4) bool, each action's keys as in `KeyState`.
         speed_m_s: (T,) float32.
         gear: (T,) int64.
         frames: (T, H, W) uint8, gray.
@@ -89,13 +89,13 @@ class FilmData:
 
     @classmethod
     def of_game(cls, game: GameSettings, q_values: npt.NDArray[np.float32] | None) -> FilmData:
-        """Return the columns of a race by its Q values."""
+        """Return a race's columns, from the Q values."""
         keys = np.array(key_states(game.inputs)) if game.actions == "keys" else None
         return cls(game.ms_per_action, q_values, keys)
 
 
 class RaceOverlay:
-    """Overlay of a race, with inputs and Q values if they are known."""
+    """Overlay for a race, with inputs and Q values if they are known."""
 
     def __init__(self, timeline: InputTimeline | None = None, columns: FilmData | None = None) -> None:
         self._timeline = timeline
@@ -153,7 +153,7 @@ def _font(size_px: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
 
 def _draw_time(canvas: _Canvas, time_ms: int) -> None:
     font, padding_px, top_px = canvas.font(_TIME_TEXT), canvas.px(_PADDING), canvas.px(_MARGIN)
-    # As wide as the widest digits, so that the panel keeps its width.
+    # As wide as the widest digits, so that the panel width is constant.
     width_px = round(font.getlength("0" * 7)) + 2 * padding_px
     height_px = round(_DIGIT_SHARE * font.size)
     canvas.panel((canvas.image.width - width_px) // 2, top_px, width_px, height_px + 2 * padding_px)
@@ -195,7 +195,7 @@ def _draw_values(canvas: _Canvas, values: npt.NDArray[np.float32], action_keys: 
 
 
 class Shot(NamedTuple):
-    """Picture of a film, (H, W, 4) uint8 blue, green, red, alpha. Speed and gear are None if unknown."""
+    """Picture for a film, (H, W, 4) uint8 blue, green, red, alpha. Speed and gear are None if unknown."""
 
     frame: npt.NDArray[np.uint8]
     time_ms: int
@@ -204,7 +204,7 @@ class Shot(NamedTuple):
 
 
 class RaceVideo(VideoFile):
-    """Video of a race; without an overlay, the bare picture."""
+    """Race video; without an overlay, the bare picture."""
 
     def __init__(self, path: Path, frames_per_s: float, overlay: RaceOverlay | None, n_threads: int = 0) -> None:
         super().__init__(path, frames_per_s, n_threads=n_threads)
@@ -212,7 +212,7 @@ class RaceVideo(VideoFile):
         self._last: Shot | None = None
 
     def show(self, shot: Shot) -> npt.NDArray[np.uint8]:
-        """Add a picture; return it with its overlay. A `UserError` if the file cannot be written."""
+        """Add a picture; return it with the overlay. A `UserError` if the file cannot be written."""
         self._last = shot._replace(frame=shot.frame.copy())
         picture = self._last.frame if self._overlay is None else self._overlay.drawn(self._last)
         self.write(picture)
@@ -239,7 +239,7 @@ def film_script(
 ) -> ScriptResult:
     """Play a script on a game and film it at one of `FRAMES_PER_S`; `how` goes to `ScriptPlayer.play`.
 
-    `on_race_time_ms` is called with the race time of each picture.
+    `on_race_time_ms` is called with each picture's race time.
 
     Raises:
         UserError: if the map or the script cannot be used, or the video cannot be written.
@@ -340,9 +340,9 @@ def _gif_picture(picture: npt.NDArray[Any]) -> Image.Image:
 def film_evaluation(
     errors: PipeEnd, file: Path, track: str | None, inputs: str, columns: FilmData, race_time_ms: int
 ) -> None:
-    """Film a race in a process of low priority, for `processes.answering`; send the error's text, "" without one.
+    """Film a race in a low-priority process, for `processes.answering`; send the error's text, "" without one.
 
-    A race on a track of the simulated game is driven again by its inputs. The film of another one shows its frames.
+    A race on a simulated track is driven again from the inputs. For any other race, the film shows the frames.
     """
     process = psutil.Process()
     process.nice(psutil.BELOW_NORMAL_PRIORITY_CLASS if sys.platform == "win32" else NICENESS)

@@ -1,4 +1,4 @@
-"""Inputs at each time of a race, and their pictures: four arrow keys, or steering and pedals.
+"""Inputs at each race time, and pictures of them: four arrow keys, or steering and pedals.
 
 Accelerating is green, braking red, steering blue. Pictures are BGRA (not premultiplied), cached and read-only.
 """
@@ -38,9 +38,9 @@ _ARROW_ON: Final[Color] = (10, 12, 16, 255)
 _FINER: Final = 4
 """Factor by which pictures are drawn larger, which smooths their edges."""
 _STEER_STEPS: Final = 50
-"""Drawn positions of the wheel on either side."""
+"""Drawn wheel positions on either side."""
 
-# On a board 3 wide and 2 high: the left upper corner of each key, and its arrow, tip first.
+# On a board 3 wide and 2 high: each key's upper left corner and arrow, tip first.
 _KEYS: Final[tuple[tuple[str, tuple[int, int], Color], ...]] = (
     ("left", (0, 1), BLUE),
     ("right", (2, 1), BLUE),
@@ -72,11 +72,11 @@ NOTHING_HELD = Held(NO_KEYS, (0.0, 0.0, 0.0))
 
 
 class InputTimeline:
-    """Inputs at each time of a race, from changes in order of time.
+    """Inputs at each race time, from changes in time order.
 
     Attributes:
         is_analog: whether a wheel or pedals are used.
-        ends_ms: race time of the last change; 0 without any.
+        ends_ms: the last change's race time; 0 without any.
     """
 
     def __init__(self, events: Sequence[InputEvent]) -> None:
@@ -126,7 +126,7 @@ def keys_picture(keys: KeyState, height_px: int) -> Sprite:
 
 @functools.lru_cache(maxsize=1024)
 def arrows_picture(keys: KeyState, height_px: int) -> Sprite:
-    """Draw the arrows of the pressed keys in a row, (height_px, 3 * height_px, 4)."""
+    """Draw the pressed keys' arrows in a row, (height_px, 3 * height_px, 4)."""
     picture = Image.new("RGBA", (3 * height_px * _FINER, height_px * _FINER))
     draw, unit_px = ImageDraw.Draw(picture), height_px * _FINER
     for name, _, color in _KEYS:
@@ -148,7 +148,7 @@ def _wheel_picture(steer: int, gas: bool, brake: bool, height_px: int) -> Sprite
         draw.polygon(corners, _OFF)
         (tip_px, middle_px), (base_px, top_px), (_, bottom_px) = corners
         turned = max(0.0, -steer if name == "left" else steer) / _STEER_STEPS
-        if turned:  # the part of the triangle from its base to where the wheel is
+        if turned:  # the triangle's part from the base to where the wheel is
             end_px, half_px = base_px + turned * (tip_px - base_px), (1 - turned) * (bottom_px - top_px) / 2
             filled = [(base_px, top_px), (end_px, middle_px - half_px), (end_px, middle_px + half_px)]
             draw.polygon([*filled, (base_px, bottom_px)], BLUE)

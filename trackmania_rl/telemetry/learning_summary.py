@@ -1,4 +1,4 @@
-"""Learning speed of a run, from its log."""
+"""Learning speed, from a run's log."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trackmania_rl.runs.log import query
 from trackmania_rl.telemetry.statistics import RECENT_RACES
 
 Race = Mapping[str, Any]
-"""A race of `iterate_races`."""
+"""A race from `iterate_races`."""
 
 _EVALUATIONS: Final = "FROM races WHERE NOT is_undone AND NOT is_explo"
 _BEST: Final = f"""
@@ -29,7 +29,7 @@ _BEFORE: Final = f"""
 class Driving(NamedTuple):
     """The last evaluation races before a moment, at most `RECENT_RACES`.
 
-    The median counts unfinished races as infinity; None if it is infinite, or of several tracks.
+    The median counts unfinished races as infinity; None if it is infinite, or from several tracks.
     """
 
     n_races: int
@@ -38,14 +38,14 @@ class Driving(NamedTuple):
 
 
 class Moment(NamedTuple):
-    """Time of a race: seconds of training, and frames of the run."""
+    """Time of a race: training seconds and the run's frames."""
 
     training_s: float
     frames_total: int
 
 
 class LearningSummary(NamedTuple):
-    """Evaluation races of a run on one map, of which times are those of a single track.
+    """A run's evaluation races on one map. Times are for a single track.
 
     Attributes:
         regular_finish: race after which all but one of the last `RECENT_RACES` finished.
@@ -59,7 +59,7 @@ class LearningSummary(NamedTuple):
 
 
 def summarize_learning(log: Path, moments_s: Sequence[int]) -> dict[str, LearningSummary]:
-    """Summarize a run by map, with driving at those moments (s) that it reached. The seconds of its sessions add up.
+    """Summarize a run by map, with driving at those moments (s) that it reached. Session seconds add up.
 
     Raises:
         UserError: if the log is missing or damaged.
@@ -69,7 +69,7 @@ def summarize_learning(log: Path, moments_s: Sequence[int]) -> dict[str, Learnin
     newest_id, end_s = next(query(log, _NEWEST), (0, 0.0))
     ends = {}
     for moment_s in moments_s:
-        if moment_s <= end_s + 10:  # the last race of a run ends a little before its limit
+        if moment_s <= end_s + 10:  # a run's last race ends a little before the limit
             ends[moment_s] = next(query(log, _FIRST_AFTER, (moment_s,)), (newest_id + 1,))[0]
     return {
         name: LearningSummary(
@@ -83,7 +83,7 @@ def summarize_learning(log: Path, moments_s: Sequence[int]) -> dict[str, Learnin
 
 
 def _finishes(log: Path, n_maps: int) -> tuple[dict[str, int], dict[str, int]]:
-    """Return the ids of each map's first finish, and of the race with which it is finished regularly."""
+    """Return two race ids for each map: the first finish, and the race from which finishes are regular."""
     first: dict[str, int] = {}
     regular: dict[str, int] = {}
     windows: defaultdict[str, deque[int]] = defaultdict(lambda: deque(maxlen=RECENT_RACES))
@@ -125,7 +125,7 @@ def first_race_with(greedy: Sequence[Race], holds: Callable[[Sequence[Race]], bo
 
 
 def is_regular_finishing(finished: Collection[int]) -> bool:
-    """Return whether all of the last `RECENT_RACES` but at most one reached the finish, by race 0 or 1."""
+    """Return whether at most one of the last `RECENT_RACES` missed the finish, by race 0 or 1."""
     return len(finished) == RECENT_RACES and sum(finished) >= RECENT_RACES - 1
 
 

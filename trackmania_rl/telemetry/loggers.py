@@ -1,6 +1,6 @@
-"""torchrl's loggers of a run, each in a thread of its own, so that a slow or absent server does not block the training.
+"""A run's torchrl loggers, each in a separate thread, so that a slow or absent server does not block the training.
 
-Steps are frames of the run. The services read their own environment variables (`WANDB_MODE`, `MLFLOW_TRACKING_URI`,
+Steps are the run's frames. The services read environment variables (`WANDB_MODE`, `MLFLOW_TRACKING_URI`,
 `TRACKIO_SPACE_ID`...). A resumed run continues the service's run, whose id is in the run's folder.
 """
 
@@ -39,7 +39,7 @@ NEEDS_PACKAGE: Final = ("wandb", "mlflow", "trackio")
 PROJECT: Final = "trackmania_rl"
 HISTOGRAM_BINS: Final = 64
 MOST_WAITING: Final = 1000
-"""Records that wait for a slow logger; further ones are dropped."""
+"""Most records that wait for a slow logger; further ones are dropped."""
 COMPLAINS_EVERY_S: Final = 60.0
 CLOSE_TIMEOUT_S: Final = 30.0
 LOGIN_TIMEOUT_S: Final = 30.0
@@ -48,7 +48,7 @@ RESULTS: Final = ("best_time_s", "median_time_s", "finish_rate")
 """Figures by which tensorboard's page "HParams" compares runs."""
 
 Calls = Mapping[str, Callable[..., object]]
-"""A logger's calls by kind of record; it does not take other kinds.
+"""A logger's calls by record kind; it does not take other kinds.
 
 figures(figures by name, step), histogram(name, finite values (n,) on the CPU, step),
 picture(name, (H, W, 3) uint8 RGB, step), film(name, .mp4 file with a smaller .gif beside it, step),
@@ -58,11 +58,11 @@ returns the calls after an `OSError`.
 
 
 NAMED: Final = ("histogram", "picture", "film", "recording", "text")
-"""Kinds of records that begin with a name."""
+"""Record kinds that begin with a name."""
 
 
 class BackgroundLogger:
-    """Logger in a thread, of the calls that `make` returns. Errors are logged, at most once a minute."""
+    """Logger in a thread, made from the calls that `make` returns. Errors are logged, at most once a minute."""
 
     def __init__(self, name: str, make: Callable[[], Calls]) -> None:
         self._name = name
@@ -147,11 +147,11 @@ def missing_packages(settings: Settings) -> list[str]:
 def open_loggers(
     settings: Settings, folder: RunFolder, resumed_at_frame: int = 0, maps_with_times: Container[str] = ()
 ) -> list[BackgroundLogger]:
-    """Open the loggers of the setting `loggers`, and log the settings. Each logger must be closed.
+    """Open the loggers in the setting `loggers`, and log the settings. Each logger must be closed.
 
     Args:
-        settings: of the run.
-        folder: of the run.
+        settings: the run's.
+        folder: the run's.
         resumed_at_frame: 0 for a new run. Records beyond it are removed from files.
         maps_with_times: maps that have times to beat.
 
@@ -181,7 +181,7 @@ class _Run:
     maps_with_times: Container[str]
 
     def kept_id(self, file_name: str) -> str | None:
-        """Return a service's id of a resumed run."""
+        """Return a service's id for a resumed run."""
         file = self.folder.path / file_name
         is_resumed = self.resumed_at_frame > 0 and file.exists()
         return read_bounded_text(file, 1000).strip() or None if is_resumed else None
@@ -191,7 +191,7 @@ class _Run:
 
 
 def _calls_of(logger: Any) -> dict[str, Callable[..., object]]:
-    """Return the calls that all of torchrl's loggers take."""
+    """Return the calls that all torchrl loggers take."""
 
     def log_film(name: str, film: Path, step: int) -> None:
         with Image.open(film.with_suffix(".gif")) as frames:
@@ -228,7 +228,7 @@ def _own_logger(name: str | NamedPart, folder: RunFolder) -> Logger:
 
 @contextlib.contextmanager
 def _explained(problem: str, advice: str) -> Iterator[None]:
-    """Turn any error of a service into a `UserError`."""
+    """Turn any service error into a `UserError`."""
     try:
         yield
     except Exception as error:
@@ -236,7 +236,7 @@ def _explained(problem: str, advice: str) -> Iterator[None]:
 
 
 def _tensorboard(run: _Run) -> Calls:
-    """Open event files with a layout of charts. Films are .gif pictures, as tensorboard plays no videos."""
+    """Open event files with a chart layout. Films are .gif pictures, as tensorboard plays no videos."""
     from tensorboard.compat.proto.event_pb2 import Event, SessionLog  # slow to import
     from tensorboard.compat.proto.summary_pb2 import Summary
     from torch.utils.tensorboard.summary import hparams
@@ -251,7 +251,7 @@ def _tensorboard(run: _Run) -> Calls:
         files.add_event(Event(step=step, session_log=SessionLog(status=SessionLog.START)))
 
     def log_figures(figures: Mapping[str, float], step: int) -> None:
-        """Write one event, which takes half the space of many."""
+        """Write one event, which takes half as much space as many."""
         if figures:
             files.add_summary(Summary(value=[Summary.Value(tag=t, simple_value=v) for t, v in figures.items()]), step)
 
@@ -263,7 +263,7 @@ def _tensorboard(run: _Run) -> Calls:
         files.add_summary(Summary(value=[Summary.Value(tag=name, image=image)]), step)
 
     def log_settings(values: Mapping[str, Any]) -> None:
-        """Write the page "HParams", with results of evaluation races."""
+        """Write the page "HParams", with evaluation results."""
         results = {f"rollout/{figure}/evaluated/{e.map_name}": 0.0 for e in map_cycle for figure in RESULTS}
         for summary in hparams(dict(values), results):
             files.add_summary(summary)
@@ -344,7 +344,7 @@ def _wandb(run: _Run) -> Calls:
 
 
 def _trackio(run: _Run) -> Calls:
-    """Open a run of Trackio, on this machine or in `TRACKIO_SPACE_ID`."""
+    """Open a Trackio run, on this machine or in `TRACKIO_SPACE_ID`."""
     import trackio
 
     how = {"project": os.environ.get("TRACKIO_PROJECT", PROJECT), "embed": False}
@@ -353,7 +353,7 @@ def _trackio(run: _Run) -> Calls:
         "log in with `hf auth login`, or unset TRACKIO_SPACE_ID to keep the run on this machine",
     ):
         logger: Any = get_logger("trackio", "", run.folder.path.name, trackio_kwargs=how)
-    log_row = logger.experiment.log  # one row of all figures, where torchrl's logger writes one for each
+    log_row = logger.experiment.log  # one row with all figures, where torchrl's logger writes one for each
     return _calls_of(logger) | {
         "figures": log_row,
         "picture": lambda name, picture, step: log_row({name: trackio.Image(picture)}, step),
@@ -364,7 +364,7 @@ def _trackio(run: _Run) -> Calls:
 
 
 def _mlflow(run: _Run) -> Calls:
-    """Open a run of MLflow, in `MLFLOW_TRACKING_URI` or mlflow/mlflow.db beside save/."""
+    """Open an MLflow run, in `MLFLOW_TRACKING_URI` or mlflow/mlflow.db beside save/."""
     import mlflow
 
     uri, artifacts = os.environ.get("MLFLOW_TRACKING_URI"), None
@@ -419,4 +419,4 @@ SERVICES: Final[Mapping[str, Callable[[_Run], Calls]]] = {
     "trackio": _trackio,
     "mlflow": _mlflow,
 }
-"""Loggers by the name in the setting. Any other name is a part of the user."""
+"""Loggers by the name in the setting. Any other name is a user's part."""

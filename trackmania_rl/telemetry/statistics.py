@@ -1,4 +1,4 @@
-"""Figures of a run: counts, rates, times by map, shares of waiting."""
+"""Run figures: counts, rates, times by map, waiting shares."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from trackmania_rl.race.race import RACE_KINDS, Race, RaceFacts
 log = logging.getLogger(__name__)
 
 RECENT_RACES = 10
-"""Newest races of a map and kind over which driving is judged, everywhere."""
+"""Number of newest races, per map and kind, over which driving is judged everywhere."""
 RETURN_RACES = 100
 """As in Stable-Baselines3."""
 MOST_MAPS = 20
-"""Maps of the status: those driven first."""
+"""Most maps in the status: those driven first."""
 RATE_WINDOW_S = 30.0
 SAMPLE_INTERVAL_S = 1.0
 
 
 class Result(NamedTuple):
-    """Result of a race; the time is None if it was not finished."""
+    """Race result; the time is None if it was not finished."""
 
     time_ms: int | None
     meters: float
@@ -38,7 +38,7 @@ class Result(NamedTuple):
 
 
 class Returns:
-    """Returns and lengths (actions) of the last `RETURN_RACES` races."""
+    """Returns and lengths (actions) for the last `RETURN_RACES` races."""
 
     def __init__(self) -> None:
         self._recent: deque[tuple[float, int]] = deque(maxlen=RETURN_RACES)
@@ -66,15 +66,15 @@ class Returns:
 
 @dataclass
 class RaceHistory:
-    """Exploration or evaluation races of one map.
+    """Exploration or evaluation races on one map.
 
-    Times are those of finishes, and None without one. Best times are of a single track. Distances (`furthest_m`,
+    Times are finish times, and None without a finish. Best times are for a single track. Distances (`furthest_m`,
     `last_m`) are in `progress_unit`, see `RaceFacts`.
 
     Attributes:
         best_checkpoints_ms: times at the checkpoints in the fastest race.
         recent: the last `RECENT_RACES` races.
-        returns: of the last `RETURN_RACES` races.
+        returns: the last `RETURN_RACES` races.
     """
 
     n_races: int = 0
@@ -106,42 +106,42 @@ class RaceHistory:
 
     @property
     def last_time_ms(self) -> int | None:
-        """Time of the newest race, if it was finished."""
+        """The newest race's time, if it was finished."""
         return self.recent[-1].time_ms if self.recent else None
 
     @property
     def last_m(self) -> float:
-        """Distance of the newest race."""
+        """The newest race's distance."""
         return self.recent[-1].meters if self.recent else 0.0
 
     @property
     def mean_recent_m(self) -> float:
-        """Mean distance of the recent races: the mean return of an own environment's episodes."""
+        """Mean distance over the recent races; for a custom environment, the mean episode return."""
         return statistics.fmean(race.meters for race in self.recent) if self.recent else 0.0
 
     @property
     def mean_recent_actions(self) -> float:
-        """Mean number of actions of the recent races."""
+        """Mean action count over the recent races."""
         return statistics.fmean(race.n_actions for race in self.recent) if self.recent else 0.0
 
     @property
     def is_custom_env(self) -> bool:
-        """True if these are episodes of an own environment."""
+        """True if these are a custom environment's episodes."""
         return self.progress_unit == "points"
 
     @property
     def n_recent_finished(self) -> int:
-        """Number of the recent races that were finished."""
+        """Number of recent races that were finished."""
         return sum(race.time_ms is not None for race in self.recent)
 
     @property
     def recent_finish_rate(self) -> float | None:
-        """Share of the recent races that were finished."""
+        """Share of recent races that were finished."""
         return self.n_recent_finished / len(self.recent) if self.recent else None
 
     @property
     def median_time_ms(self) -> float | None:
-        """Median of the recent times, unfinished races as infinity; None if infinite or of several tracks."""
+        """Median recent time, unfinished races as infinity; None if infinite or from several tracks."""
         if not self.recent or not self.is_one_track:
             return None
         times_ms = [math.inf if race.time_ms is None else race.time_ms for race in self.recent]
@@ -150,13 +150,13 @@ class RaceHistory:
 
     @property
     def median_checkpoints_ms(self) -> list[int]:
-        """Median times at the checkpoints of recent finishes, with as many checkpoints as the newest one."""
+        """Median checkpoint times over recent finishes with as many checkpoints as the newest one."""
         finishes = [race.checkpoint_times_ms for race in self.recent if race.time_ms is not None and self.is_one_track]
         alike = [times_ms for times_ms in finishes if len(times_ms) == len(finishes[-1])]
         return [round(statistics.median(column)) for column in zip(*alike, strict=True)]
 
     def row(self) -> dict[str, Any]:
-        """Return the row of a table of maps."""
+        """Return the row for a map table."""
         return {
             "races": self.n_races,
             "finished": self.n_finished,
@@ -194,7 +194,7 @@ _HISTORY: Final = tuple(item.name for item in fields(RaceHistory)[:7])
 
 @dataclass
 class MapStatistics:
-    """Races of one map."""
+    """Races on one map."""
 
     explored: RaceHistory = field(default_factory=RaceHistory)
     evaluated: RaceHistory = field(default_factory=RaceHistory)
@@ -205,7 +205,7 @@ class MapStatistics:
 
     @property
     def kinds(self) -> dict[str, RaceHistory]:
-        """Both histories by kind, as in the names of figures."""
+        """Both histories by kind, as in figure names."""
         return {"explored": self.explored, "evaluated": self.evaluated}
 
     @property
@@ -216,7 +216,7 @@ class MapStatistics:
 
 
 class Rates(NamedTuple):
-    """Rates over the last `RATE_WINDOW_S`. The share of waiting is 0 to 1."""
+    """Rates over the last `RATE_WINDOW_S`. The waiting share is 0 to 1."""
 
     actions_per_s: float
     races_per_s: float
@@ -225,29 +225,29 @@ class Rates(NamedTuple):
 
 
 _Counts = tuple[float, int, int, int, float]
-"""Time, then the counts of which `Rates` are the differences per second."""
+"""Time, then the counts; `Rates` are their differences per second."""
 
 
 class CountsUpdates(Protocol):
-    """The agent, of which statistics need no more."""
+    """The part of the agent that statistics need."""
 
     updates: int
 
 
 @dataclass
 class TrainingStatistics:
-    """Figures of a run.
+    """A run's figures.
 
     Attributes:
-        clock: seconds since the start of the command, also of `ends_at_s` and `checkpoint_time_s`.
-        agent: counts its updates.
+        clock: seconds since the command started, also for `ends_at_s` and `checkpoint_time_s`.
+        agent: counts the updates.
         updates_not_finite: updates with an infinite or NaN loss or gradient; `_in_a_row`: the newest ones.
         races_refused: races or fragments with infinite or NaN numbers, likewise.
-        weights_age_s: by collector, age of the weights at the end of its last race.
-        maps: statistics by map name, in the order of their first races.
+        weights_age_s: by collector, weights' age at the end of the last race.
+        maps: statistics by map name, in the order of first races.
         reference_times: times to beat by map name.
         current_values: scheduled values in force by name.
-        last_metrics: newest means of the learner by name.
+        last_metrics: the learner's newest means by name.
         hook_figures: newest figures that hooks return with `log_pbar`, by name.
     """
 
@@ -280,22 +280,22 @@ class TrainingStatistics:
 
     @property
     def elapsed_s(self) -> float:
-        """Time since the start of the command."""
+        """Time since the command started."""
         return self.clock()
 
     @property
     def updates_total(self) -> int:
-        """Updates of the agent."""
+        """The agent's updates."""
         return self._updates_before if self.agent is None else self.agent.updates
 
     @property
     def left_s(self) -> float:
-        """Time until the latest end of the run."""
+        """Time until the run's latest end."""
         return max(0.0, self.ends_at_s - self.clock())
 
     @property
     def is_custom_env(self) -> bool:
-        """True if an own environment is played."""
+        """True if a custom environment is played."""
         return any(history.is_custom_env for history in self._histories())
 
     @property
@@ -305,11 +305,11 @@ class TrainingStatistics:
 
     @property
     def training_s(self) -> float:
-        """Time of the whole run, earlier sessions included."""
+        """Time for the whole run, earlier sessions included."""
         return self._earlier_sessions_s + self.clock()
 
     def add(self, race: Race) -> None:
-        """Count the new actions of a rewarded race or fragment, and a race and its return when it has ended.
+        """Count a rewarded race's or fragment's new actions, and the race and the return when it has ended.
 
         A race that is no result (`RaceFacts.counts`) adds to the totals only.
         """
@@ -344,13 +344,13 @@ class TrainingStatistics:
             self._samples.popleft()
 
     def _add_collector_time(self, facts: RaceFacts) -> None:
-        """Add the time between two races, and its part of waiting for a free slot."""
+        """Add the time between two races, and the part spent waiting for a free slot."""
         times_s = self._collector_times_s.setdefault(facts.collector, deque(maxlen=RECENT_RACES))
         times_s.append((facts.waited_s, facts.elapsed_s))
 
     @property
     def waiting_shares(self) -> dict[int, float]:
-        """Share of time, 0 to 1, that each collector waited over its recent races."""
+        """Time share, 0 to 1, that each collector waited over its recent races."""
         shares = {}
         for collector, times_s in sorted(self._collector_times_s.items()):
             waited_s, elapsed_s = (sum(column) for column in zip(*times_s, strict=True))
@@ -359,11 +359,11 @@ class TrainingStatistics:
 
     @property
     def collectors_waiting_share(self) -> float:
-        """Mean share of waiting of the collectors, 0 to 1."""
+        """Collectors' mean waiting share, 0 to 1."""
         return statistics.fmean(self.waiting_shares.values()) if self._collector_times_s else 0.0
 
     def checkpoint_written(self, ago_s: float = 0.0) -> None:
-        """Note the time of the newest checkpoint."""
+        """Note the newest checkpoint's time."""
         self.checkpoint_time_s = self.clock() - ago_s
 
     def rates(self) -> Rates:
@@ -377,7 +377,7 @@ class TrainingStatistics:
         return Rates(actions / seconds, races / seconds, batches / seconds, min(1.0, waited_s / seconds))
 
     def map_rows(self) -> list[dict[str, Any]]:
-        """Return rows by map and kind, of the first `MOST_MAPS` maps."""
+        """Return rows by map and kind, for the first `MOST_MAPS` maps."""
         return [
             {"map": name, "kind": RACE_KINDS[kind], **history.row()}
             for name, of_map in list(self.maps.items())[:MOST_MAPS]
@@ -386,7 +386,7 @@ class TrainingStatistics:
         ]
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the figures of a resumed run as plain values."""
+        """Return the figures that a resumed run needs, as plain values."""
         return {name: getattr(self, name) for name in _SAVED} | {
             "training_s": self.training_s,
             "returns": self.returns.state_dict(),

@@ -1,4 +1,4 @@
-"""Terminal output of commands: text as it is, and tables without cut cells at any width."""
+"""Terminal output for commands: text as it is, and tables without cut cells at any width."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ WIDEST: Final = 100_000
 
 
 class PlainConsole(Console):
-    """Console that prints text as it is: brackets and colons of names and messages are no markup and no emoji."""
+    """Console that prints text as it is: brackets and colons in names and messages are no markup and no emoji."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(markup=False, emoji=False, highlight=False, **options)

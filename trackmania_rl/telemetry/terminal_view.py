@@ -1,6 +1,6 @@
-"""Terminal output of a run: a live table, plain lines, and the closing text.
+"""Terminal output for a run: a live table, plain lines, and the closing text.
 
-A view draws at its interval, in the thread that calls `update`. Before the first call a thread of the live view draws,
+A view draws at an interval, in the thread that calls `update`. Before the first call a live view thread draws,
 which Ctrl-C does not interrupt.
 """
 
@@ -37,13 +37,13 @@ N_MESSAGES = 6
 FEWEST_MESSAGE_LINES = 4
 """Times to beat leave so many lines to the messages, with the blank one above."""
 LINES_OF_FRAME = 3
-"""Border above and below, and the line of the cursor."""
+"""Border above and below, and the cursor line."""
 MOST_TIMES_TO_BEAT = 3
 """Maps with which times to beat are shown, at most."""
 MOST_CLOSING_MAPS = 5
 RACE_HEADINGS = ("races", "finished", "recent", "best", "last", "median")
 EPISODE_HEADINGS = ("episodes", "return", "best", "last", "length")
-"""Of an own environment; return and length are means of the recent episodes."""
+"""Columns for a custom environment; return and length are means over the recent episodes."""
 MOST_POINTS_WITH_FRACTIONS = 1000.0
 NOTHING = "-"
 """Placeholder for a missing value."""
@@ -55,7 +55,7 @@ LEVEL_STYLES = {logging.WARNING: "yellow", logging.ERROR: "bold red", logging.CR
 def open_terminal_view(
     mode: Literal["auto", "live", "plain", "off"], run_name: str, console: Console | None = None
 ) -> TerminalView:
-    """Return the view of a mode; "auto" is "live" in a terminal and "plain" elsewhere."""
+    """Return the view for a mode; "auto" is "live" in a terminal and "plain" elsewhere."""
     console = console or _PatientConsole()
     if mode == "auto":
         mode = "live" if console.is_terminal and not console.is_dumb_terminal else "plain"
@@ -78,14 +78,14 @@ class TerminalView:
         self._next_s = 0.0
 
     def update(self, figures: TrainingStatistics) -> None:
-        """Show the figures if the interval is over; errors of the terminal are ignored."""
+        """Show the figures if the interval is over; terminal errors are ignored."""
         now_s = time.monotonic()
         if now_s >= self._next_s:
             self._next_s = now_s + self.interval_s
             self.try_to_show(figures)
 
     def try_to_show(self, figures: TrainingStatistics) -> None:
-        """Show the figures now; errors of the terminal are ignored."""
+        """Show the figures now; terminal errors are ignored."""
         with contextlib.suppress(OSError):  # a full disk behind a redirection, a closed pipe
             self.show(figures)
 
@@ -96,7 +96,7 @@ class TerminalView:
         """Take the figures that the live view shows until the first `update`."""
 
     def end_start(self) -> None:
-        """End the display of start phases."""
+        """End the start phase display."""
 
     def __enter__(self) -> TerminalView:
         return self
@@ -154,7 +154,7 @@ class LiveView(TerminalView):
 
     def _draw(self) -> None:
         picture = render(self._figures, self._run_name, tuple(self._messages.recent), self._messages.phases)
-        # The terminal shows ^C at the cursor: in a line of its own, it does not move the table.
+        # The terminal shows ^C at the cursor: in a separate line, it does not move the table.
         self._live.update(Group(picture, Text()), refresh=True)
 
     @override
@@ -197,11 +197,11 @@ class LiveView(TerminalView):
 
 
 class _RecentMessages(logging.Handler):
-    """Log handler that keeps the newest messages and the phases of the start.
+    """Log handler that keeps the newest messages and the start phases.
 
     Attributes:
-        recent: (time of day, level, one line of text), oldest first.
-        phases: by process, name and beginning of its phase; None after the start.
+        recent: (time of day, level, one text line), oldest first.
+        phases: by process, phase name and start time; None after the start.
     """
 
     def __init__(self) -> None:
@@ -231,7 +231,7 @@ def render(
 ) -> RenderableType:
     """Return the live view's table.
 
-    Messages are (time of day, level of `logging`, text), oldest first. Phases of the start are (name, time) by process.
+    Messages are (time of day, `logging` level, text), oldest first. Start phases are (name, time) by process.
     """
     times = f"{_duration(figures.elapsed_s)} since the start, {_duration(figures.training_s)} in all"
     if figures.left_s < math.inf:
@@ -248,7 +248,7 @@ def render(
 
 
 class _Fitted:
-    """Figures, table of maps, times to beat and messages; the newest messages, and times, as far as there is room."""
+    """Figures, map table, times to beat and messages; the newest messages, and times, as far as there is room."""
 
     def __init__(
         self,
@@ -364,12 +364,12 @@ def _history_cells(history: RaceHistory, times: MedalTimes | None) -> Iterator[R
 
 
 def format_return(points: float) -> str:
-    """Format the return of an episode."""
+    """Format an episode's return."""
     return f"{points:,.4g}" if abs(points) < MOST_POINTS_WITH_FRACTIONS else f"{points:,.0f}"
 
 
 def _best(history: RaceHistory, times: MedalTimes | None) -> str:
-    """Return the best time with its medal, or distance; a dash for several tracks."""
+    """Return the best time with the medal, or distance; a dash for several tracks."""
     if not history.is_one_track:
         return NOTHING
     if history.best_time_ms is None:
@@ -388,7 +388,7 @@ def _progress(history: RaceHistory, distance_m: float) -> str:
 
 
 class _MessageLines:
-    """Lines of the messages."""
+    """Message lines."""
 
     def __init__(self, messages: Sequence[tuple[str, int, str]]) -> None:
         self._messages = messages
@@ -405,7 +405,7 @@ class _MessageLines:
 
 
 def plain_line(figures: TrainingStatistics) -> str:
-    """Return the run's figures as one line of text."""
+    """Return the run's figures as one text line."""
     rates = figures.rates()
     parts = [
         _duration(figures.elapsed_s),
@@ -441,7 +441,7 @@ def _plain_map(map_name: str, of_map: MapStatistics, times: MedalTimes | None) -
 
 
 def closing_text(figures: TrainingStatistics, folder: str, evaluate: str, resume_by: Sequence[str] = ()) -> str:
-    """Return the last lines of a training, which is resumed by the same command with the options `resume_by`."""
+    """Return a training's last lines, which is resumed by the same command with the options `resume_by`."""
     maps = [_closing_best(name, of_map, figures) for name, of_map in figures.maps.items()]
     if len(maps) > MOST_CLOSING_MAPS:
         maps[MOST_CLOSING_MAPS:] = [f"{len(maps) - MOST_CLOSING_MAPS} more maps"]
@@ -475,7 +475,7 @@ def format_time(race_time_ms: float | None) -> str:
 
 
 def describe_race(race: Any) -> str:
-    """Describe the end of a `ScriptResult`."""
+    """Describe how a `ScriptResult` ended."""
     checkpoints = ", ".join(map(format_time, race.checkpoint_times_ms)) or "none"
     if race.is_finished:
         return f"finished in {format_time(race.race_time_ms)} ({race.race_time_ms} ms); checkpoints: {checkpoints}"

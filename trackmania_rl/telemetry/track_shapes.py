@@ -1,4 +1,4 @@
-"""Tracks by file or name, and their shapes from above for the live page."""
+"""Tracks by file or name, and shapes from above for the live page."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from trackmania_rl.track.line_building import arc_length, directions
 from trackmania_rl.track.reference_line import load_reference_line
 
 SHAPE_EVERY_M: Final = 2.0
-"""Distance between two points of a shape."""
+"""Distance between two points in a shape."""
 
 
 def track_of(text: str) -> Track:
-    """Return a track by its file, or a generated track by its name. A `UserError` if the file cannot be used."""
+    """Return a track by file, or a generated track by name. A `UserError` if the file cannot be used."""
     generated = generated_track(text)
     if generated is None:
         return load_track(Path(text))
@@ -40,11 +40,11 @@ def shape_of(name: str, settings: Settings, maps_folder: Path) -> dict[str, Any]
 
     Returns:
         `points`: [x, z, half width, has road (0 or 1), y] from start to finish, in metres; `gates`: [x, z, across x,
-        across z, half width, distance] of start, checkpoints and finish, across a unit vector to the left; `length_m`;
-        `zone_m`, distance of two virtual checkpoints; `n_laps`.
+        across z, half width, distance] at start, checkpoints and finish, across a unit vector to the left; `length_m`;
+        `zone_m`, distance between two virtual checkpoints; `n_laps`.
 
     Raises:
-        UserError: if there is no such map, or its files cannot be used.
+        UserError: if there is no such map, or the files cannot be used.
     """
     facts = {"name": name, "zone_m": settings.observation.distance_between_zone_centers_m}
     if is_generated_track(name):
@@ -75,7 +75,7 @@ def _of_track(track: Track) -> dict[str, Any]:
 
 
 def _of_line(entry: MapEntry, maps_folder: Path, half_width_m: float) -> dict[str, Any]:
-    """Return the shape of a map of the real game."""
+    """Return a real game map's shape."""
     line_m = load_reference_line(maps_folder / entry.reference_line)
     stations_m = arc_length(line_m)
     at = np.unique(np.append(np.arange(0, len(line_m), max(1, round(SHAPE_EVERY_M / LINE_SPACING_M))), len(line_m) - 1))

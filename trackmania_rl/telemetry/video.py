@@ -1,4 +1,4 @@
-"""Video files, written by ffmpeg of the package imageio-ffmpeg.
+"""Video files, written by ffmpeg from the package imageio-ffmpeg.
 
 * .mp4: H.264 for every browser (yuv420p, even sides, index at the beginning).
 * .webm: VP9 with transparency, for browsers and OBS. .mov: ProRes 4444 with transparency, for video editors.
@@ -33,9 +33,9 @@ _COLORS: Final = (
     "scale=out_color_matrix=bt709:out_range=tv,"
     "setparams=colorspace=bt709:color_primaries=bt709:color_trc=bt709:range=tv"
 )
-"""Colours of HD television, named in the file: else players guess them by the picture's size."""
+"""HD television colours, named in the file: else players guess them by the picture's size."""
 TRANSPARENT: Final = (".webm", ".mov")
-"""Kinds of file in which a frame's alpha counts."""
+"""File kinds in which a frame's alpha counts."""
 
 _NO_WINDOW: Final = 0x08000000 if sys.platform == "win32" else 0
 _DISK_IS_FULL: Final = "No space left on device"
@@ -50,7 +50,7 @@ class VideoFacts(NamedTuple):
 
 
 class Underlay(NamedTuple):
-    """Video below the frames, whose upper left corner is at a place. Its sound is kept."""
+    """Video below the frames, whose upper left corner is at a place. The sound is kept."""
 
     file: Path
     left_px: int
@@ -63,10 +63,10 @@ class VideoFile:
     After an error, or without a frame, no file is written and an older one is kept.
 
     Args:
-        path: its ending is one of `ENCODERS`; others are a `UserError`.
+        path: the ending is in `ENCODERS`; others are a `UserError`.
         frames_per_s: above 0.
         over: a video below the frames, which gives the size.
-        n_threads: of the encoder; 0 for all cores.
+        n_threads: encoder threads; 0 for all cores.
     """
 
     def __init__(self, path: Path, frames_per_s: float, over: Underlay | None = None, n_threads: int = 0) -> None:
@@ -107,7 +107,7 @@ class VideoFile:
         """Add a frame. Odd sides are extended by a row or column, as the codecs need even ones.
 
         Args:
-            frame: (H, W, 4) uint8, blue, green, red, alpha, all of one size. Alpha counts over another video and in
+            frame: (H, W, 4) uint8, blue, green, red, alpha, all with one size. Alpha counts over another video and in
                 `TRANSPARENT` files.
 
         Raises:
@@ -144,7 +144,7 @@ class VideoFile:
         if self._over is None:
             command += [*frames, "-an", "-vf", _COLORS]
         else:
-            # The frames are input 1. A video's own sides may be odd; its sound may be of a kind that mp4 does not hold.
+            # The frames are input 1. A video's own sides may be odd; mp4 may not hold the sound's format.
             place = f"[0:v:0][1:v]overlay={self._over.left_px}:{self._over.top_px}"
             even = "pad=ceil(iw/2)*2:ceil(ih/2)*2"
             command += ["-i", str(self._over.file.absolute()), *frames, "-filter_complex", f"{place},{even}[out]"]
@@ -164,7 +164,7 @@ class VideoFile:
 
     def _finish(self, process: subprocess.Popen[bytes]) -> None:
         assert process.stdin is not None
-        with suppress(OSError):  # ffmpeg has gone: its exit code counts
+        with suppress(OSError):  # ffmpeg has gone: the exit code counts
             process.stdin.close()
         if process.wait() != 0:
             raise self._failure()
@@ -182,12 +182,12 @@ class VideoFile:
         lines = self._told.read(1 << 16).decode("utf-8", "replace").strip().splitlines() or ["ffmpeg said nothing"]
         if any(_DISK_IS_FULL in line for line in lines):
             return UserError(f"the video {self.path} cannot be written: the disk is full; free some space, and again")
-        first = lines[0].rpartition("] ")[2]  # after the name of ffmpeg's part
+        first = lines[0].rpartition("] ")[2]  # after the ffmpeg component's name
         return UserError(f"the video {self.path} cannot be written: {one_line(OSError(first))}")
 
 
 def ffmpeg_program() -> str:
-    """Return the path of ffmpeg: of imageio-ffmpeg, or in `IMAGEIO_FFMPEG_EXE`. A `UserError` if there is none."""
+    """Return ffmpeg's path: imageio-ffmpeg's, or `IMAGEIO_FFMPEG_EXE`. A `UserError` if there is none."""
     try:
         import imageio_ffmpeg
 
@@ -197,7 +197,7 @@ def ffmpeg_program() -> str:
 
 
 def video_facts(file: Path) -> VideoFacts:
-    """Read size, rate and length of a video. A `UserError` if ffmpeg cannot read it."""
+    """Read a video's size, rate and length. A `UserError` if ffmpeg cannot read it."""
     if not file.is_file():
         raise UserError(f"{file}: there is no such video")
     ffmpeg_program()

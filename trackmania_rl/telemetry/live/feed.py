@@ -1,7 +1,7 @@
-"""Cars and races of a running training: safetensors files in the folder `live/` of the run, and their reader.
+"""Cars and races in a running training: safetensors files in the run's folder `live/`, and a reader for them.
 
-Collectors replace them while a reader asks, by the modification time of `asked`, and of `asked-{collector}-{game}` for
-the races of one game.
+Collectors replace them while a reader asks, by the modification time on `asked`, and on `asked-{collector}-{game}` for
+one game's races.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ CARS_FILE: Final = "cars-{collector}.safetensors"
 RACE_FILE: Final = "race-{collector}-{game}.safetensors"
 VALUES: Final = "values"
 EVALUATED: Final = "evaluated"
-"""In place of the game in the name of a collector's newest evaluation race."""
+"""Name used instead of the game for a collector's newest evaluation race."""
 ASKED_FOR_S: Final = 5.0
 """Collectors write for this time after a reader asked."""
 ASK_EVERY_S: Final = 1.0
@@ -46,7 +46,7 @@ def write_record(file: Path, values: Any, arrays: Arrays = MappingProxyType({}))
 
 
 def read_record(file: Path) -> tuple[Any, Arrays] | None:
-    """Read the file of `write_record`; None if it is missing or damaged."""
+    """Read a `write_record` file; None if it is missing or damaged."""
     try:
         with safe_open(file, "numpy") as opened:
             arrays = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 - it is no dict
@@ -57,13 +57,13 @@ def read_record(file: Path) -> tuple[Any, Arrays] | None:
 
 @dataclass(frozen=True)
 class LiveCar:
-    """Newest place of a game's car.
+    """A game car's newest place.
 
     Attributes:
-        track: name of the map's file without its ending, or of a generated track.
+        track: map file name without the ending, or a generated track's name.
         position: x, y (up) and z in metres, world axes.
         is_explo: exploration race, or else evaluation race.
-        timestamp_s: `time.time` of the state.
+        timestamp_s: the state's `time.time`.
     """
 
     collector: int
@@ -76,7 +76,7 @@ class LiveCar:
 
     @property
     def age_s(self) -> float:
-        """Age of the state in seconds."""
+        """State age in seconds."""
         return max(time.time() - self.timestamp_s, 0.0)
 
 
@@ -85,7 +85,7 @@ class LiveRace:
     """Race as S states one action apart. The last one is the end, with the last decision repeated.
 
     Attributes:
-        race_time_ms: time of the finish or of the cut-off.
+        race_time_ms: time at the finish or the cut-off.
         map_file: path of the map's file on the collector's machine.
         time_ms: (S,), race time.
         position: (S, 3) as in `LiveCar`.
@@ -94,8 +94,8 @@ class LiveRace:
         gear: (S,), 0 is reverse.
         meters_advanced: (S,), along the reference line.
         was_greedy: (S,), whether the action has the highest value.
-        q_values: (S, A), or (S, 1) of the action taken alone.
-        frames: (n, H, W) gray at `frame_time_ms` (n,), of a game that cannot be drawn again.
+        q_values: (S, A), or (S, 1) for only the action taken.
+        frames: (n, H, W) gray at `frame_time_ms` (n,), from a game that cannot be drawn again.
     """
 
     collector: int
@@ -127,18 +127,18 @@ class LiveRace:
 
     @classmethod
     def load(cls, file: Path) -> LiveRace | None:
-        """Read the file of `save`; None if it is missing or damaged."""
+        """Read a `save` file; None if it is missing or damaged."""
         record = read_record(file)
         if record is None:
             return None
         values, arrays = record
-        with contextlib.suppress(TypeError):  # of another version
+        with contextlib.suppress(TypeError):  # from another version
             return cls(**values | arrays)
         return None
 
 
 class LiveReader:
-    """Reader of a run's games while it trains."""
+    """Reader for a run's games during training."""
 
     def __init__(self, run_folder: Path, clock: Callable[[], float] = time.time) -> None:
         self._folder = run_folder / FOLDER
@@ -148,18 +148,18 @@ class LiveReader:
         self._evaluated: LiveRace | None = None
 
     def cars(self) -> list[LiveCar]:
-        """Return the newest states of all games. Collectors begin to write after the first call."""
+        """Return all games' newest states. Collectors begin to write after the first call."""
         self._ask(ASKED)
         cars = []
         for file in self._folder.glob(CARS_FILE.format(collector="*")):
             values, _ = read_record(file) or ([], {})
-            with contextlib.suppress(TypeError):  # of another version
+            with contextlib.suppress(TypeError):  # from another version
                 cars += [LiveCar(**car | {"position": tuple(car["position"])}) for car in values]
         oldest_s = self._clock() - CAR_IS_OLD_S
         return sorted((car for car in cars if car.timestamp_s > oldest_s), key=lambda car: (car.collector, car.game))
 
     def race_of(self, collector: int, game: int) -> LiveRace | None:
-        """Return a game's newest race. Its collector begins to write them after the first call."""
+        """Return a game's newest race. The collector begins to write races after the first call."""
         self._ask(ASKED)
         self._ask(f"{ASKED}-{collector}-{game}")
         return self._race(self._folder / RACE_FILE.format(collector=collector, game=game))

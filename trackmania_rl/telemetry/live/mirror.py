@@ -1,4 +1,4 @@
-"""Mirror of a collector's games for the live page: files that are written while a reader asks for them."""
+"""Mirror for a collector's games on the live page: files that are written while a reader asks for them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 CARS_EVERY_S: Final = 0.1
 RACES_EVERY_S: Final = 1.0
 MOST_FRAME_BYTES: Final = 8 << 20
-"""Frames of a race. Of more, every second, third, ... frame is written."""
+"""Most frames per race. If there are more, every second, third, ... frame is written."""
 SIMULATED: Final = "simulated"
 """The game whose races are driven and drawn again by the reader."""
 
@@ -42,7 +42,7 @@ _GEAR: Final = CAR_COLUMNS.index("gear")
 
 
 class LiveMirror:
-    """Listener that writes the state of a collector's games to files."""
+    """Listener that writes the states of a collector's games to files."""
 
     def __init__(
         self,
@@ -75,14 +75,14 @@ class LiveMirror:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             log.warning("collector %d: the live page cannot show its races: %s: %s", collector, folder, error.strerror)
-        self.close()  # files of a collector that was killed
+        self.close()  # files from a collector that was killed
 
     def begins(self, game: int, map_entry: MapEntry) -> None:
-        """Note the map of a game's next race."""
+        """Note the map for a game's next race."""
         self._entries[game] = map_entry
 
     def received(self, received: Received) -> None:
-        """Write the places of cars, and the races that have ended."""
+        """Write the cars' places, and the races that have ended."""
         now_s = self._clock()
         if now_s >= self._next_look_s:
             self._next_look_s = now_s + CARS_EVERY_S
@@ -126,7 +126,7 @@ class LiveMirror:
             file.unlink()
 
     def _update_cars(self, ids: GameIds, now_s: float) -> None:
-        """Note the places of games' cars, and write all of them; each at intervals."""
+        """Note the car places, and write all of them; each at intervals."""
         due = ids[self._next_car_s[ids] <= now_s]
         if not self._has_motion or len(due) == 0:
             return

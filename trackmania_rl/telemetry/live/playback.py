@@ -1,4 +1,4 @@
-"""Playback of a race at its own pace."""
+"""Race playback in real time."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _drawing = threading.Lock()  # a track's renderer has scratch memory
 
 
 class RacePlayback:
-    """Plays a race back. A race of the simulated game is driven again."""
+    """Plays a race back. A race in the simulated game is driven again."""
 
     def __init__(self, race: LiveRace) -> None:
         self.race = race
@@ -34,14 +34,14 @@ class RacePlayback:
 
     @property
     def duration_ms(self) -> int:
-        """Race time of the end."""
+        """Race time at the end."""
         return int(self.race.time_ms[-1])
 
     def picture(self, time_ms: float, width_px: int = 320, height_px: int = 240) -> npt.NDArray[np.uint8] | None:
-        """Return the picture at a race time. Going back drives the race again from its start.
+        """Return the picture at a race time. Going back drives the race again from the start.
 
         Returns:
-            (height_px, width_px, 3) uint8 RGB of a race in the simulated game; the frame (H, W) uint8 of another game;
+            (height_px, width_px, 3) uint8 RGB for a simulated game's race; the frame (H, W) uint8 for another game;
             None if there is neither.
         """
         race = self.race
@@ -65,7 +65,7 @@ class _DrivenAgain:
         self._begin()
 
     def drive_to(self, time_ms: float) -> bool:
-        """Drive to a race time; return False if the positions are not those of the race."""
+        """Drive to a race time; return False if the positions differ from the race's."""
         race, until_ms = self._race, min(time_ms, int(self._race.time_ms[-1]))
         if until_ms < self._time_ms:
             self._begin()
@@ -96,11 +96,11 @@ class _DrivenAgain:
 
 @functools.lru_cache(maxsize=MOST_TRACKS)
 def _track(name: str, map_file: str) -> TrackForBatch | None:
-    """Return the simulated game's track by its generated name or file; None for other maps."""
+    """Return the simulated game's track by generated name or file; None for other maps."""
     is_generated = is_generated_track(name)
     if not is_generated and not (map_file.endswith(".toml") and Path(map_file).is_file()):
         return None
     try:
         return TrackForBatch(track_of(name if is_generated else map_file))
-    except UserError:  # its file has changed meanwhile
+    except UserError:  # the file has changed meanwhile
         return None

@@ -1,4 +1,4 @@
-"""Live page of the run that trains (`train.py --dashboard`)."""
+"""Live page for the run that trains (`train.py --dashboard`)."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ log = logging.getLogger(__name__)
 
 
 class ServePage(Hook):
-    """Serves the run's live page from a process of its own, which ends with the training."""
+    """Serves the run's live page from a separate process, which ends with the training."""
 
     def __init__(self) -> None:
         check_packages()
         self._process: subprocess.Popen[bytes] | None = None
 
     def begin(self) -> None:
-        """Start the page and log its address. A `UserError` if no port is free."""
+        """Start the page and log the address. A `UserError` if no port is free."""
         port = _first_free_port()
         command = [sys.executable, "-m", "trackmania_rl.telemetry.page.command", str(self.run.folder.path.resolve())]
         self._process = subprocess.Popen(

@@ -82,7 +82,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def check_packages() -> None:
-    """Raise a `UserError` if a package of the page is missing."""
+    """Raise a `UserError` if a package for the page is missing."""
     missing = [name for name in NEEDED_PACKAGES if importlib.util.find_spec(name) is None]
     if missing:
         raise UserError(
@@ -136,7 +136,7 @@ def _drive(result: PipeEnd, *arguments: Any) -> None:
 
 
 def drive(file: Path, run: RunFolder, project_folder: Path) -> None:
-    """Write a new run's folder with one greedy race on each of a driver's tracks."""
+    """Write a new run's folder with one greedy race on each driver track."""
     from trackmania_rl.drivers.evaluation import greedy_after, load_driver
     from trackmania_rl.games.protocol import rollout
     from trackmania_rl.games.race_games import make_games_builder
@@ -210,7 +210,7 @@ def serve(run: RunFolder, listening: socket.socket, host: str, token: str | None
 
 
 def address(host: str, port: int, token: str | None) -> str:
-    """Return the address of the page for a browser."""
+    """Return the page address for a browser."""
     name = "localhost" if host in ("0.0.0.0", "::") else f"[{host}]" if ":" in host else host
     return f"http://{name}:{port}/" + ("" if token is None else f"?token={token}")
 

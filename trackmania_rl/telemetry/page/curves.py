@@ -1,4 +1,4 @@
-"""Curves and messages of the run log: some points of a long run at first, and then all new ones."""
+"""Curves and messages from the run log: some points from a long run at first, and then all new ones."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Any, Final
 from trackmania_rl.runs.log import logged_figures, newest_messages, newest_race, query
 
 MOST_RACES: Final = 4000
-"""Races of all curves together that a page begins with."""
+"""Races that a page begins with, all curves together."""
 FIGURE_POINTS: Final = 500
-"""Points of each figure that a page begins with."""
+"""Points per figure that a page begins with."""
 SHOWN_FIGURES: Final = (
     "train/loss",
     "train/test_loss",
@@ -25,7 +25,7 @@ SHOWN_FIGURES: Final = (
     "rollout/finish_rate/",
     "rollout/best_time_s/",
 )
-"""Beginnings of the figures that each tab gets. A tab asks for others by name."""
+"""Prefixes for the figures that each tab gets. A tab asks for others by name."""
 MOST_FIGURES_AT_ONCE: Final = 100_000
 MOST_MESSAGES: Final = 300
 LONGEST_MESSAGE: Final = 2000
@@ -38,7 +38,7 @@ _SAMPLE: Final = """
     WITH RECURSIVE numbers(number) AS (SELECT 0 UNION ALL SELECT number + 1 FROM numbers WHERE number < :most)
     SELECT 1 + number * :step + number * 7919 % :step FROM numbers
 """
-"""Ids at unequal distances: equal ones could be those of one place in the map cycle."""
+"""Ids at unequal distances: equal ones could all be one place in the map cycle."""
 _FIGURES: Final = """
     WITH RECURSIVE places(frames) AS (
         SELECT 0 UNION ALL SELECT frames + :step FROM places WHERE frames < :last
@@ -59,7 +59,7 @@ Topics = dict[str, Any]
 
 
 class LogMessages:
-    """Newest messages of a run, from its log."""
+    """A run's newest log messages."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -88,9 +88,9 @@ class LogMessages:
 
 
 class RunCurves:
-    """Races of a run by "{map}/{kind}", and its figures by name.
+    """A run's races by "{map}/{kind}", and figures by name.
 
-    Points of races are [frames, seconds or None if not finished, metres]; those of figures are [frames, value].
+    Race points are [frames, seconds or None if not finished, metres]; figure points are [frames, value].
     """
 
     def __init__(self, file: Path) -> None:
@@ -101,7 +101,7 @@ class RunCurves:
         self._names: list[str] = []
 
     def all(self) -> Topics:
-        """Return all curves, those of a long run with some of their points.
+        """Return all curves, for a long run with only some points.
 
         Raises:
             UserError: if the log is damaged.
@@ -121,7 +121,7 @@ class RunCurves:
         }
 
     def news(self) -> Topics:
-        """Return new points; all curves at first, and of a run that was resumed or made again.
+        """Return new points; all curves at first, and for a run that was resumed or made again.
 
         Raises:
             UserError: if the log is damaged.
@@ -152,7 +152,7 @@ class RunCurves:
         return news
 
     def figure(self, name: str) -> list[Point]:
-        """Return the points of a figure, if there are any."""
+        """Return a figure's points, if there are any."""
         return self._figures([name]).get(name, []) if self._file.is_file() else []
 
     def _figures(self, names: Iterable[str]) -> dict[str, list[Point]]:

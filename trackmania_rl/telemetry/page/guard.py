@@ -1,7 +1,7 @@
-"""Access to the page: checks of every request, and the HTTP server.
+"""Access to the page: checks on every request, and the HTTP server.
 
-A request must name this machine as its host (against DNS rebinding) and no other site as its origin. A page for other
-machines has a token, which its address carries once and a cookie afterwards.
+A request must name this machine as host (against DNS rebinding) and no other site as origin. A page for other
+machines has a token, which the address carries once and a cookie afterwards.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ LOOPBACK_NAMES: Final = ("localhost", "127.0.0.1", "::1")
 ANY_ADDRESS: Final = ("0.0.0.0", "::")
 MOST_BODY_BYTES: Final = 1 << 20
 COOKIE: Final = "dashboard_token_{port}"
-"""Browsers share cookies between the ports of a host."""
+"""Browsers share cookies between a host's ports."""
 MOST_CONNECTIONS: Final = 500
 """With more, requests are answered by 503."""
 
@@ -108,7 +108,7 @@ def _with_headers(send: Send) -> Send:
 
 
 def make_server(app: ASGIApp) -> uvicorn.Server:
-    """Make the server of a page's app."""
+    """Make a server for a page's app."""
     config = uvicorn.Config(
         app,
         log_level="warning",

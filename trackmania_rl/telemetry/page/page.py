@@ -1,4 +1,4 @@
-"""Content of the page of one run, read once for all tabs."""
+"""Content for one run's page, read once for all tabs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Watch = tuple[int, int] | None
 
 
 class RunPage:
-    """Page of one run. Thread-safe. A `UserError` if the run's settings cannot be used."""
+    """Page for one run. Thread-safe. A `UserError` if the run's settings cannot be used."""
 
     def __init__(self, run: RunFolder, project_folder: Path) -> None:
         self.run = run
@@ -81,7 +81,7 @@ class RunPage:
             return news
 
     def cars(self, watches: set[Watch]) -> Topics:
-        """Return the cars of all games, and ids of new races of watched games."""
+        """Return all games' cars, and ids for new races in watched games."""
         with self._lock:
             self._announced = {watch: name for watch, name in self._announced.items() if watch in {None, *watches}}
             news: Topics = {"cars": [vars(car) | {"age_s": car.age_s} for car in self._reader.cars()]}
@@ -93,7 +93,7 @@ class RunPage:
             return news
 
     def figure(self, name: str) -> list[Point]:
-        """Return the points of a figure, if there are any."""
+        """Return a figure's points, if there are any."""
         with self._lock:
             return self._curves.figure(name)
 
@@ -132,7 +132,7 @@ class RunPage:
         best: LiveRace | None = None
         fastest = next((best for best in self.files.best_runs() if best.map_name == race.map_name), None)
         if fastest is not None:
-            with contextlib.suppress(UserError):  # of the real game: the run log has its times at the checkpoints
+            with contextlib.suppress(UserError):  # a real game's race: the run log has the checkpoint times
                 best = self.watched.race(self.record(fastest.folder.name))
         with self._lock:
             medals_ms = self._medals_ms.get(race.map_name, {})
@@ -160,7 +160,7 @@ class RunPage:
         news |= self._curves.news()
         is_new = news.get("races", {}).get("reset", False)
         if is_new:
-            self._messages = LogMessages(self.run.run_log)  # of a log that was made again
+            self._messages = LogMessages(self.run.run_log)  # the log was made again
         if messages := self._messages.read():
             news["log"] = {"reset": is_new, "messages": messages}
         if time.monotonic() >= self._list_at_s:
@@ -222,7 +222,7 @@ class RunPage:
         }
 
     def _splits(self, map_name: str) -> dict[str, list[int]]:
-        """Return the times at checkpoints: of a map's fastest race, and medians of recent evaluation races."""
+        """Return checkpoint times: from a map's fastest race, and medians over recent evaluation races."""
         status = read_status(self.run.run_log)
         splits: dict[str, list[int]] = {"best_ms": [], "recent_ms": []}
         rows = [row for row in ([] if status is None else status.maps) if row["map"] == map_name]

@@ -1,4 +1,4 @@
-"""Races that the page plays: newest races of a training and records, with their pictures and sections."""
+"""Races that the page plays: a training's newest races and records, with pictures and sections."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ PICTURE_PX: Final = (320, 240)
 JPEG_QUALITY: Final = 80
 COMPARED_EVERY_M: Final = 2.0
 N_PARTS: Final = 10
-"""Equal parts of a line that has no checkpoints."""
+"""Equal parts into which a line without checkpoints is divided."""
 
 _NEARLY_M: Final = 1.0
-"""Tolerance: the last state of a finished race is within a tick of the finish line."""
+"""Tolerance: a finished race's last state is within a tick of the finish line."""
 _STATE_MS: Final = 50
 
 
@@ -51,11 +51,11 @@ class WatchedRaces:
         self._next_drawing_s = 0.0
 
     def keep(self, race: LiveRace) -> str:
-        """Keep a race of a training; return its id."""
+        """Keep a race from a training; return the id."""
         return self._keep(f"live-{race.collector}-{race.game}-{int(race.timestamp_s * 1000)}", lambda: race)
 
     def record(self, best: BestRun, track: str) -> str:
-        """Drive a record again on the track of a file; return its id."""
+        """Drive a record again on a file's track; return the id."""
         return self._keep(f"best-{best.folder.name}-{int(best.driven_s * 1000)}", lambda: race_of_inputs(best, track))
 
     def race(self, name: str) -> LiveRace | None:
@@ -137,7 +137,7 @@ def race_of_inputs(best: BestRun, track_file: str) -> LiveRace:
         speed, at = float(np.linalg.norm(car["velocity_m_s"])), car["position_m"].tolist()
         states.append((race.tick_time_ms, at, speed, int(car["gear"]), float(car["station_m"])))
     if not race.is_finished:
-        race.advance(1)  # the finish is detected in the tick after its time
+        race.advance(1)  # the finish is detected in the tick after the finish time
     times_ms, positions, speeds, gears, stations = zip(*states, strict=True)
     gas, brake, steer = InputTimeline(events).controls_at(times_ms).T
     q_values = best.q_values()
@@ -177,12 +177,12 @@ def race_sections(
 ) -> dict[str, Any]:
     """Compare a race with its map's best race, the recent evaluation races, and a medal's pace.
 
-    Sections end at checkpoints, or at equal parts of a line that has none. A medal's sections are those of the best
-    race, scaled by one factor.
+    Sections end at checkpoints, or divide a line without checkpoints into equal parts. A medal's sections are the best
+    race's, scaled by one factor.
 
     Returns:
-        `rows`, one for each section, with None for unknown values; `best_ms`, time of the best race; `medal`, name of
-        the medal; `behind`, points [m, seconds behind the best race].
+        `rows`, one for each section, with None for unknown values; `best_ms`, the best race's time; `medal`,
+        the medal's name; `behind`, points [m, seconds behind the best race].
     """
     ends_m = np.array([gate[5] for gate in shape["gates"][1:]])
     names = [f"CP {number}" for number in range(1, len(ends_m) + 1)]
@@ -225,7 +225,7 @@ def times_at(
 ) -> list[int]:
     """Return the times at which a race first reached distances (K,) ascending, for those that it reached.
 
-    Its S states are at `meters` and `time_ms`.
+    The race's S states are at `meters` and `time_ms`.
     """
     furthest_m = np.maximum.accumulate(meters.astype(np.float64))
     is_new = np.diff(furthest_m, prepend=-np.inf) > 0
@@ -234,7 +234,7 @@ def times_at(
 
 
 def _end_times(race: LiveRace, ends_m: npt.NDArray[np.float64]) -> list[int]:
-    """Return the times at the ends that a race reached; the finish is its official time."""
+    """Return the times at the ends that a race reached; the finish has the official time."""
     times_ms = times_at(ends_m, race.meters_advanced, race.time_ms)[: len(ends_m) - 1]
     return [*times_ms, race.race_time_ms] if race.race_finished else times_ms
 

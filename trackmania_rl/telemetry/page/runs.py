@@ -1,4 +1,4 @@
-"""Runs on the disk: the run that a user means, the list of runs, and the records, films and pictures of a run."""
+"""Runs on the disk: the run that a user means, the run list, and a run's records, films and pictures."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from trackmania_rl.telemetry.diagnostics import list_pictures
 
 MOST_RUNS: Final = 100
 MOST_FILES: Final = 200
-"""Records, and films, in their lists."""
+"""Most records, and most films, that are listed."""
 MOST_Q_VALUES_BYTES: Final = 64 << 20
 FILM_FOLDERS: Final = ("best_runs", "evaluation", "recordings", "videos")
 FILM_ENDINGS: Final = (".mp4", ".webm")
@@ -47,7 +47,7 @@ def list_runs(save_folder: Path) -> list[dict[str, Any]]:
 
 
 def find_run(name: str | None, save_folder: Path) -> RunFolder:
-    """Find a run by its name in `save_folder` or its folder; None for the newest run.
+    """Find a run by name in `save_folder` or by folder; None for the newest run.
 
     Raises:
         UserError: if there is no such run, if it has no race and does not train, or if another version wrote it.
@@ -109,7 +109,7 @@ def _is_locked(run: RunFolder) -> bool:
 
 
 class BestRun(NamedTuple):
-    """Record: a race that was the fastest of its map, at `driven_s` since 1970.
+    """Record: a race that was the map's fastest, at `driven_s` since 1970.
 
     The driver's file is None once a faster race replaced it.
     """
@@ -122,7 +122,7 @@ class BestRun(NamedTuple):
     driven_s: float
 
     def q_values(self) -> np.ndarray | None:
-        """Return (T, A) Q values of the race; None if they are missing or damaged."""
+        """Return the race's (T, A) Q values; None if they are missing or damaged."""
         try:
             values = read_npy(self.folder / "q_values.npy", MOST_Q_VALUES_BYTES)
         except UserError:
@@ -131,7 +131,7 @@ class BestRun(NamedTuple):
 
 
 class RunFiles:
-    """Records, films and pictures of a run. Only these can be downloaded."""
+    """A run's records, films and pictures. Only these can be downloaded."""
 
     def __init__(self, run: RunFolder) -> None:
         self._run = run
@@ -180,7 +180,7 @@ class RunFiles:
         }
 
     def file(self, name: str) -> Path | None:
-        """Return the listed file of this name; None for any other."""
+        """Return the listed file with this name; None for any other."""
         entries = [entry for kind in self.listed().values() for entry in kind]
         names = {entry["file"] for entry in entries} | {entry.get("driver") for entry in entries}
         return self._run.path / name if name in names else None

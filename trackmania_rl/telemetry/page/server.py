@@ -1,4 +1,4 @@
-"""Routes of the page, its WebSocket (one message for all tabs at each tick), health and Prometheus figures."""
+"""Page routes, WebSocket (one message for all tabs at each tick), health and Prometheus figures."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ MOST_TABS: Final = 50
 MOST_WAITING: Final = 100
 """Messages that wait for a slow tab. With more it is disconnected, and connects again."""
 CARS_WHILE_WAITING: Final = 3
-"""A tab with more messages waiting gets no positions of cars."""
+"""A tab with more messages waiting gets no car positions."""
 TRY_AGAIN_LATER: Final = 1013
 PREFIX: Final = "trackmania_"
-"""Of metrics."""
+"""Prefix for metric names."""
 
 
 class _Edit(BaseModel):
@@ -54,7 +54,7 @@ class _Asked(BaseModel, strict=True):
 
 
 def make_app(page: RunPage, host: str = "127.0.0.1", port: int = 0, token: str | None = None) -> ASGIApp:
-    """Make the app of a page at a host and port: its run at "/", the other runs of its folder at "/runs/{name}/".
+    """Make the app for a page at a host and port: the run at "/", the folder's other runs at "/runs/{name}/".
 
     Requests must carry the token, which is None on loopback only.
     """
@@ -75,7 +75,7 @@ def make_app(page: RunPage, host: str = "127.0.0.1", port: int = 0, token: str |
 
 
 class _Runs:
-    """ASGI app of a folder's runs, each made when it is opened."""
+    """ASGI app for a folder's runs, each made when it is opened."""
 
     def __init__(self, page: RunPage) -> None:
         self._page = page
@@ -189,7 +189,7 @@ class _Tab:
 
 
 class Hub:
-    """Tabs of a page."""
+    """A page's tabs."""
 
     def __init__(self, page: RunPage) -> None:
         self._page = page
@@ -287,7 +287,7 @@ def health_of(run: RunFolder) -> tuple[int, dict[str, Any]]:
 
 
 def metrics_of(run: RunFolder) -> bytes:
-    """Return the figures of a run in Prometheus's text format."""
+    """Return a run's figures in Prometheus's text format."""
     registry = CollectorRegistry()
     registry.register(_RunMetrics(run))
     return generate_latest(registry)
