@@ -1,9 +1,9 @@
 """Actors, Q networks and value networks for torchrl's losses.
 
-Each is the network of the setting `network`, by default a `StateNetwork`: two hidden layers, and convolutions for
+Each is the network in the setting `network`, by default a `StateNetwork`: two hidden layers, and convolutions for
 images.
 
-Shapes: B batch, S frames, H and W the image's size, F floats, A actions to choose among, D numbers of one action.
+Shapes: B batch, S frames, H and W image size, F floats, A actions to choose among, D numbers per action.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ MOST_STANDARD_DEVIATIONS = 10.0
 
 @dataclass(frozen=True)
 class Role:
-    """Role of a network in an agent, which calls it with floats (B, F), the image if there is one, and the action."""
+    """A network's role in an agent, which calls it with floats (B, F), the image (if any), and the action."""
 
-    name: Literal["actor", "critic", "value"]  # a critic is a Q network, of the action or of all actions
+    name: Literal["actor", "critic", "value"]  # a critic is a Q network, for the action or for all actions
     n_outputs: int
-    n_action_numbers: int = 0  # D of the action that a critic reads; 0 for none
+    n_action_numbers: int = 0  # D for the action that a critic reads; 0 for none
     is_renormalized: bool = False  # whether layers should be normalized over the batch (CrossQ)
-    is_on_policy: bool = False  # of PPO and A2C
+    is_on_policy: bool = False  # in PPO and A2C
 
 
 class StateNetwork(nn.Module):
-    """Perceptron of a state, and of the action if its role has one.
+    """Perceptron on a state, and on the action if the role has one.
 
     Both hidden layers are `float_hidden_dim` wide; if `is_renormalized`, they are normalized over the batch (CrossQ,
     Bhatt et al. 2024, arXiv:1902.05605). If `is_on_policy`, they have tanh and orthogonal weights, and an actor begins
@@ -78,7 +78,7 @@ class StateNetwork(nn.Module):
             initialize_layer(last, gain=0.01 if role.name == "actor" else 1.0)
 
     def forward(self, floats: Tensor, *others: Tensor) -> Tensor:
-        """Compute the outputs (B, n_outputs) of floats (B, F), not normalized, the image and the action, if read."""
+        """Compute the outputs (B, n_outputs) from floats (B, F), not normalized, the image and the action, if read."""
         parts = [(floats - self.float_mean) / self.float_std]
         if self.img_head is not None:
             img, *others = others  # type: ignore[assignment]
@@ -89,7 +89,7 @@ class StateNetwork(nn.Module):
 def state_network(settings: AgentSettings, spaces: Spaces, role: Role) -> nn.Module:
     """Make the network that the setting `network` names; torch's global generator has the run's seed.
 
-    A network of its own is called with settings, spaces and role, and may return a `StateNetwork` in some roles.
+    A user's network is called with settings, spaces and role, and may return a `StateNetwork` in some roles.
 
     Raises:
         SettingsError: if the part makes no network.
@@ -103,7 +103,7 @@ def state_network(settings: AgentSettings, spaces: Spaces, role: Role) -> nn.Mod
 
 
 class RunningNormalization(nn.Module):
-    """Normalization of floats (B, F) by the mean and standard deviation of all states in training batches.
+    """Normalization of floats (B, F) by the mean and standard deviation over all states in training batches.
 
     It is fixed in collectors, in evaluation and in drivers.
     """
@@ -119,7 +119,7 @@ class RunningNormalization(nn.Module):
 
     @property
     def std(self) -> Tensor:
-        """Standard deviations (F,), 1 of constant floats."""
+        """Standard deviations (F,), 1 for constant floats."""
         return torch.where(self.var > 0, self.var.sqrt(), 1.0)
 
     def forward(self, floats: Tensor) -> Tensor:
@@ -128,7 +128,7 @@ class RunningNormalization(nn.Module):
 
     @torch.no_grad()
     def observe(self, floats: Tensor) -> None:
-        """Add the states of a batch (Chan et al. 1979)."""
+        """Add a batch's states (Chan et al. 1979)."""
         var, mean = torch.var_mean(floats, dim=0, correction=0)
         total = self.n_states + len(floats)
         share = len(floats) / total
@@ -139,7 +139,7 @@ class RunningNormalization(nn.Module):
 
 
 class ToBounds(nn.Module):
-    """Squashes (B, D) to the bounds of a space."""
+    """Squashes (B, D) to a space's bounds."""
 
     low: Tensor
     high: Tensor
@@ -155,12 +155,12 @@ class ToBounds(nn.Module):
 
 
 def state_keys(spaces: Spaces) -> list[str]:
-    """Name the entries of a batch that networks read."""
+    """Name the batch entries that networks read."""
     return ["state_float", "state_img"] if spaces.has_image else ["state_float"]
 
 
 def action_spec(space: Box) -> Bounded:
-    """Return torchrl's description of actions (D,)."""
+    """Return torchrl's description for actions (D,)."""
     return Bounded(low=torch.from_numpy(space.low), high=torch.from_numpy(space.high), shape=space.shape)
 
 
@@ -184,7 +184,7 @@ def gaussian_actor(settings: AgentSettings, spaces: Spaces, *, is_on_policy: boo
 
 
 def deterministic_actor(settings: AgentSettings, spaces: Spaces) -> TensorDictSequential:
-    """Make a deterministic actor of actions (B, D)."""
+    """Make a deterministic actor for actions (B, D)."""
     assert isinstance(spaces.action, Box)
     network = state_network(settings, spaces, Role("actor", spaces.action_shape[0]))
     return TensorDictSequential(
@@ -203,25 +203,25 @@ def categorical_actor(settings: AgentSettings, spaces: Spaces, *, is_on_policy: 
 
 
 def on_policy_actor(settings: AgentSettings, spaces: Spaces) -> ProbabilisticActor:
-    """Make a Gaussian or a categorical actor of PPO or A2C."""
+    """Make a Gaussian or a categorical actor for PPO or A2C."""
     make = gaussian_actor if isinstance(spaces.action, Box) else categorical_actor
     return make(settings, spaces, is_on_policy=True)
 
 
 def greedy_actor(settings: AgentSettings, spaces: Spaces) -> QValueActor:
-    """Make an actor that takes the action with the highest of A values."""
+    """Make an actor that takes the action with the highest among A values."""
     network = state_network(settings, spaces, Role("critic", spaces.n_values))
     return QValueActor(network, in_keys=state_keys(spaces), action_space="categorical")
 
 
 def value_of_action(settings: AgentSettings, spaces: Spaces, *, is_renormalized: bool = False) -> ValueOperator:
-    """Make a Q network (B, 1) of a state and an action (B, D)."""
+    """Make a Q network (B, 1) for a state and an action (B, D)."""
     network = state_network(settings, spaces, Role("critic", 1, spaces.action_shape[0], is_renormalized))
     return ValueOperator(network, in_keys=[*state_keys(spaces), "action"])
 
 
 def values_of_actions(settings: AgentSettings, spaces: Spaces, out_key: str) -> TensorDictModule:
-    """Make a Q network (B, A) of a state."""
+    """Make a Q network (B, A) for a state."""
     network = state_network(settings, spaces, Role("critic", spaces.n_values))
     return TensorDictModule(network, in_keys=state_keys(spaces), out_keys=[out_key])
 

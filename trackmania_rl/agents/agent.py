@@ -16,40 +16,40 @@ if TYPE_CHECKING:
     from tensordict import TensorDictBase
 
 ProcessLosses = Callable[["TensorDictBase"], "TensorDictBase"]
-"""Takes the losses of a batch and returns those whose `loss...` entries are summed up."""
+"""Takes a batch's losses and returns those whose `loss...` entries are summed up."""
 
 AVERAGE_SPANS_ONE_IN = 10
 """Early in a run averaged weights span about the last tenth of all publications."""
 
 
 class Layer(NamedTuple):
-    """Weight and latest gradient of a parameter, in its shape; training uses their memory."""
+    """A parameter's weight and latest gradient, in its shape; training uses their memory."""
 
     weight: Tensor
-    gradient: Tensor | None  # of the last update, after clipping; None before the first
+    gradient: Tensor | None  # from the last update, after clipping; None before the first
 
 
 class TransitionErrors(NamedTuple):
-    """Errors of the predictions for B transitions."""
+    """Prediction errors for B transitions."""
 
-    loss: Tensor  # (B,); for agents of torchrl abs(target - prediction)
-    predicted: Tensor | None  # (B,) mean predicted return of the action taken, if there is one
-    target: Tensor | None  # (B,) mean of the target returns
+    loss: Tensor  # (B,); for torchrl agents abs(target - prediction)
+    predicted: Tensor | None  # (B,) mean predicted return for the action taken, if available
+    target: Tensor | None  # (B,) mean target return
 
 
 class Agent(ABC):
     """Base class of agents.
 
     Args:
-        loss_module: maps a batch to a TensorDict of losses; its `reduction` is "sum" or "mean".
-        network: `exploration_network`, the network of exploration races, on its device.
-        settings: of the agent.
+        loss_module: maps a batch to a TensorDict with losses; `reduction` is "sum" or "mean".
+        network: `exploration_network`, the network for exploration races, on the device.
+        settings: the agent's.
 
     Attributes:
-        averaged_network: its weights are the running average of `n_averaged` publications.
-        updates: number of updates made.
+        averaged_network: network with the running average over `n_averaged` publications as weights.
+        updates: updates made.
         is_on_policy: whether it learns from a `RolloutStore`.
-        explores_by_epsilon: whether its actor explores by the schedules of epsilon.
+        explores_by_epsilon: whether the actor explores by the epsilon schedules.
     """
 
     is_on_policy: ClassVar[bool] = False
@@ -65,14 +65,14 @@ class Agent(ABC):
 
     @property
     def evaluation_network(self) -> nn.Module:
-        """The network of evaluation races: the averaged one, unless weights are not averaged."""
+        """The network for evaluation races: the averaged one, unless weights are not averaged."""
         return self.averaged_network if self.settings.evaluation_weights_decay > 0 else self.exploration_network
 
     def average_weights(self) -> None:
-        """Add the weights to the average, at their publication.
+        """Add newly published weights to the average.
 
-        The average spans about the last tenth of all publications, and at most 1 / (1 - `evaluation_weights_decay`) of
-        them. (Polynomial-decay averaging, Shamir & Zhang 2013, arXiv:1212.1824.)
+        The average spans about the last tenth of all publications, at most 1 / (1 - `evaluation_weights_decay`).
+        (Polynomial-decay averaging, Shamir & Zhang 2013, arXiv:1212.1824.)
         """
         self.n_averaged += 1
         share_early_on = AVERAGE_SPANS_ONE_IN / (AVERAGE_SPANS_ONE_IN + self.n_averaged)
@@ -80,7 +80,7 @@ class Agent(ABC):
         move_weights(self.averaged_network, self.exploration_network, share)
 
     def apply_settings(self, settings: AgentSettings, learning_rate: float) -> None:
-        """Apply the settings of the next updates, sizes excepted."""
+        """Apply settings to the next updates, except sizes."""
         self.settings = settings
 
     @abstractmethod
@@ -91,7 +91,7 @@ class Agent(ABC):
         """
 
     def estimate_advantages(self, rollouts: TensorDictBase) -> TensorDictBase:
-        """Return the transitions (n,) of a `RolloutStore` with the entries that updates of on-policy agents need."""
+        """Return a `RolloutStore`'s transitions (n,) with the entries that on-policy agents' updates need."""
         raise NotImplementedError(f"{type(self).__name__} is off-policy")
 
     def compile_update(self, batch: TensorDictBase) -> None:
@@ -103,7 +103,7 @@ class Agent(ABC):
         """Mix the network with a fresh one, which restores its ability to learn late in a run."""
 
     def load_weights(self, weights: Mapping[str, Tensor]) -> None:
-        """Load a `state_dict` of the network of exploration; critics keep their initial weights.
+        """Load a `state_dict` into the exploration network; critics keep their initial weights.
 
         Raises:
             RuntimeError: if names or shapes differ.
@@ -113,19 +113,19 @@ class Agent(ABC):
 
     @abstractmethod
     def layers(self) -> dict[str, Layer]:
-        """Return the tensors of each parameter that learns, by its name."""
+        """Return the tensors for each parameter that learns, by name."""
 
     @abstractmethod
     def returns_at(self, img: Tensor, floats: Tensor, taus: Tensor) -> Tensor | None:
         """Return the returns (B, N, A) that the evaluation network expects in B states at taus (N,).
 
-        An agent without distributions returns means (B, 1, A); without values of single actions, None. The inputs are
+        An agent without distributions returns means (B, 1, A); without values for single actions, None. The inputs are
         on any device. Draws no random numbers.
         """
 
     @abstractmethod
     def errors_of(self, batch: TensorDictBase) -> TransitionErrors | None:
-        """Return the errors of B transitions; None without targets. Draws no random numbers."""
+        """Return the errors for B transitions; None without targets. Draws no random numbers."""
 
     def state_dict(self) -> dict[str, Any]:
         """Return all that the next update depends on, apart from the settings; loads with `weights_only=True`."""
@@ -137,7 +137,7 @@ class Agent(ABC):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Load a state. The same batches then give the same bytes, on the same type of device and in one precision.
+        """Load a state. The same batches then give the same bytes, on the same device type and in one precision.
 
         Raises:
             KeyError: if an entry is missing.

@@ -1,6 +1,6 @@
 """Behaviour cloning (Pomerleau 1988, "ALVINN"): the network learns the actions in the memory, and ignores rewards.
 
-The values of an `IQN_Network` serve as logits, so that drivers are kept, evaluated and exported as any other; they are
+An `IQN_Network`'s values serve as logits, so that drivers are kept, evaluated and exported as any other; they are
 no returns. It is for data sets (setting `offline`): collectors' own races would be imitated as well.
 """
 
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
     from tensordict import TensorDictBase
 
 LOGIT: Final = 0.1
-"""Difference of values that makes an action e times as likely; initial networks differ by less than a hundredth."""
+"""Value difference that makes an action e times as likely; initial networks differ by less than a hundredth."""
 
 
 class ImitationLoss(IQNLoss):
-    """Cross entropy between the actions taken and the softmax of the mean values; arguments as of `IQNLoss`."""
+    """Cross entropy between the actions taken and the softmax of the mean values; arguments as for `IQNLoss`."""
 
     figure = "accuracy"
 
     @override
     def compute_losses(self, batch: Transitions, taus: Taus) -> tuple[Tensor, Tensor, Tensor]:
-        """Compute the loss (), the losses (B,) in place of errors, and the accuracy () in place of the mean Q."""
+        """Compute the loss (), the losses (B,) instead of errors, and the accuracy () instead of the mean Q."""
         with torch.autocast(self.device.type, dtype=self.dtype, enabled=self.dtype != torch.float32):
             returns = self.online(batch.state_img, batch.state_float, taus.prediction)  # (B, N, A)
         values = returns.float().mean(dim=1)  # (B, A)
@@ -40,7 +40,7 @@ class ImitationLoss(IQNLoss):
 
 
 class CloningAgent(IQNAgent):
-    """An `IQNAgent` with another loss; its target network is unused."""
+    """An `IQNAgent` with another loss; the target network is unused."""
 
     loss_class = ImitationLoss
 
@@ -54,6 +54,6 @@ class CloningAgent(IQNAgent):
 
 
 class BehaviourCloning(IQN):
-    """The part `agent` of that name; arguments as of `IQN`."""
+    """The part `agent` with that name; arguments as for `IQN`."""
 
     learner_class = CloningAgent

@@ -1,4 +1,4 @@
-"""The part `agent`: makes the network, the actor of collectors and the learner. The one that ships is `IQN`."""
+"""The part `agent`: makes the network, the collectors' actor and the learner. The one that ships is `IQN`."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class AgentBuilder(Protocol):
     """Makes an agent's parts; called with (settings, spaces, seeds), in every process."""
 
     def make_network(self) -> nn.Module:
-        """Make the network that drives, with its initial weights, on the CPU; collectors receive its parameters."""
+        """Make the network that drives, with initial weights, on the CPU; collectors receive its parameters."""
 
     def make_actor(self, network: nn.Module, device: torch.device, rng: np.random.Generator) -> Actor:
-        """Make an actor of a network, which is moved to a device; `rng` is the source of exploration."""
+        """Make an actor with a network, which is moved to a device; `rng` is the exploration source."""
 
     def make_learner(self, network: nn.Module) -> Agent:
         """Make the agent that trains a network."""
@@ -44,9 +44,9 @@ class IQN:
     """The agent that ships, see `agents.iqn`.
 
     Args:
-        settings: of the run.
-        spaces: of its games.
-        seeds: of the run.
+        settings: the run's.
+        spaces: the games'.
+        seeds: the run's.
 
     Raises:
         SettingsError: if actions are numbers.
@@ -129,7 +129,7 @@ def make_agent_builder(settings: Settings, spaces: Spaces, seeds: SeedTree) -> A
 
 
 def check_decision(actor: Actor, spaces: Spaces) -> None:
-    """Check the shapes of an actor's decision in two blank states, before games begin.
+    """Check an actor's decision shapes in two blank states, before games begin.
 
     Raises:
         SettingsError: if the games take other shapes; it names both.

@@ -1,4 +1,4 @@
-"""Device, precision, compilation, memory and threads of the networks' computations.
+"""Device, precision, compilation, memory and threads for network computations.
 
 torch._dynamo, which takes two seconds to import, is imported only where something is compiled.
 """
@@ -44,7 +44,7 @@ PROBE_ROWS: Final = 64
 PROBE_ROUNDS: Final = 5
 LEAST_GAIN: Final = 1.2
 MOST_COMPILATIONS: Final = 64
-"""Compilations of one function, for edited settings, before it runs eagerly. Torch's default is 8."""
+"""Compilations per function, for edited settings, before it runs eagerly. Torch's default is 8."""
 
 
 def pick_device(torch_device: str, setting: str = "torch_device") -> torch.device:
@@ -63,15 +63,15 @@ def pick_device(torch_device: str, setting: str = "torch_device") -> torch.devic
     if (reason := why_unusable(torch_device)) is not None:
         raise UserError(f'{setting} = "{torch_device}" cannot be used here: {reason}; try "auto" or "cpu"')
     device = torch.device(torch_device)
-    if device.type == "cuda" and device.index is not None:  # streams and memory figures are of the current GPU
+    if device.type == "cuda" and device.index is not None:  # streams and memory figures are for the current GPU
         torch.cuda.set_device(device)
     return device
 
 
 def pick_playing_device(settings: Settings, spaces: Spaces) -> torch.device:
-    """Return the device of collectors: as `collector_device` says; "auto" is the processor, unless there is an image.
+    """Return the collectors' device: as `collector_device` says; "auto" is the processor, unless there is an image.
 
-    A few states of floats take a fraction of a millisecond on a processor, less than the launches of a GPU.
+    A few float states take less than a millisecond on a processor, less than GPU launches.
 
     Raises:
         UserError: if torch cannot use the named device.
@@ -98,7 +98,7 @@ def why_unusable(device: str) -> str | None:
 
 
 def arithmetic_dtype(device: torch.device, settings: AgentSettings, network: nn.Module) -> torch.dtype:
-    """Return the precision of a network's large products.
+    """Return the precision for a network's large products.
 
     A GPU computes as configured, "auto" is float16; but in float16 where it would emulate bfloat16. A processor
     computes in float32 or, if it has instructions for it, in a configured bfloat16; "auto" is the faster one.
@@ -144,7 +144,7 @@ def compiled(function: Callable[Arguments, Result], mode: str | None = None) -> 
 
     Args:
         function: works on tensors; a change of anything else that it reads compiles it again.
-        mode: of `torch.compile`; "reduce-overhead" records CUDA graphs, whose results the next call overwrites.
+        mode: for `torch.compile`; "reduce-overhead" records CUDA graphs, whose results the next call overwrites.
     """
     works = True
 
@@ -152,7 +152,7 @@ def compiled(function: Callable[Arguments, Result], mode: str | None = None) -> 
     def graph() -> Callable[Arguments, Result]:  # takes half a second, in which collectors start
         from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
-        # Compiled code runs, so its cache is not in the shared temporary folder, torch's default, which importing
+        # Compiled code runs, so the cache is not in the shared temporary folder, torch's default, which importing
         # tensordict sets.
         if os.environ.get("TORCHINDUCTOR_CACHE_DIR", default_cache_dir()) == default_cache_dir():
             os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(user_folder("torch_compile"))
@@ -177,7 +177,7 @@ def compiled(function: Callable[Arguments, Result], mode: str | None = None) -> 
 
 
 def _configure_dynamo() -> None:
-    """Set torch's compiler up in this thread: settings of one thread are not those of the others."""
+    """Set torch's compiler up in this thread: settings are per thread."""
     config = torch._dynamo.config
     if not config.trace_autograd_ops:
         config.trace_autograd_ops = True  # lets a graph hold gradients
@@ -214,7 +214,7 @@ def usable_cores() -> int:
 def pick_learner_threads(settings: Settings, spaces: Spaces) -> int:
     """Return the setting `learner_threads`. "auto" is every core without a collector for convolutions, and else 1.
 
-    Threads synchronize at each operation, which makes small ones slower. Their number changes the last bits of sums, so
+    Threads synchronize at each operation, which makes small ones slower. Their number changes the sums' last bits, so
     synchronous runs have one.
     """
     if settings.run.learner_threads != "auto":

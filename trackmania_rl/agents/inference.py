@@ -1,4 +1,4 @@
-"""Decisions of collectors: values of states by a network, and actions by exploration, greedy or random."""
+"""Collectors' decisions: state values from a network, and actions by exploration, greedy or random."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from trackmania_rl.race.actions import BatchDecision, PolicyDecision
 from trackmania_rl.settings import ExplorationSettings
 
 BOLTZMANN_STD: Final = 0.01
-"""Standard deviation of the noise added to Q, in units of reward."""
+"""Standard deviation of the noise added to Q, in reward units."""
 
 
 @dataclass(frozen=True, slots=True)
 class Exploration:
-    """Departures of a race from the greedy action."""
+    """A race's departures from the greedy action."""
 
     epsilon: float  # probability of a random action
     epsilon_boltzmann: float  # probability, in addition, of the best action by values with noise
@@ -38,7 +38,7 @@ GREEDY = Exploration(epsilon=0.0, epsilon_boltzmann=0.0, throttle_probability=No
 
 
 class ActionChooser:
-    """Draws actions by the values of states; `throttle_actions` accelerate and do not brake."""
+    """Draws actions by state values; `throttle_actions` accelerate and do not brake."""
 
     def __init__(self, n_actions: int, throttle_actions: Sequence[int], rng: np.random.Generator) -> None:
         self._throttle_actions = np.array(throttle_actions, dtype=np.int64)
@@ -46,11 +46,11 @@ class ActionChooser:
         self._rng = rng
 
     def choose(self, q_values: npt.NDArray[np.float32], explorations: Sequence[Exploration]) -> npt.NDArray[np.int64]:
-        """Draw the actions (B,) int64 of B states.
+        """Draw the actions (B,) int64 for B states.
 
         Args:
             q_values: (B, A).
-            explorations: B of them; if all are `GREEDY`, no random number is drawn.
+            explorations: one per state; if all are `GREEDY`, no random number is drawn.
         """
         if all(exploration is GREEDY for exploration in explorations):
             return q_values.argmax(axis=1)
@@ -75,11 +75,11 @@ class ActionChooser:
 
 
 class Actor(Protocol):
-    """Decides in a collector. Own actors may derive from this class, or have the same members.
+    """Decides in a collector. Users' actors may derive from this class, or have the same members.
 
     Attributes:
-        network: its weights are replaced in place by newer ones.
-        exploration_settings: schedules of exploration; may be replaced.
+        network: newer weights replace its weights in place.
+        exploration_settings: exploration schedules; may be replaced.
     """
 
     network: nn.Module
@@ -90,7 +90,7 @@ class Actor(Protocol):
         return
 
     def exploration_of_race(self, *, is_explo: bool, frame_count: int) -> Exploration:
-        """Return the exploration of a race.
+        """Return the exploration for a race.
 
         Args:
             is_explo: False for an evaluation race: greedy, without noise.
@@ -117,16 +117,16 @@ class Actor(Protocol):
         Args:
             frames: (B, S, H, W) uint8.
             floats: (B, F) float32.
-            explorations: of each state; greedy by default.
+            explorations: one per state; greedy by default.
         """
 
 
 class Inferer(Actor):
     """Actor by a quantile network's values.
 
-    A value is the mean over fixed taus, the midpoints (i + 1/2) / `n_quantiles`. So it is a function of the state
+    A value is the mean over fixed taus, the midpoints (i + 1/2) / `n_quantiles`. So it depends on the state
     alone, and a greedy race can be repeated exactly. `throttle_actions` accelerate and do not brake; `dtype` is the
-    precision of the network's large products.
+    precision for the network's large products.
     """
 
     network: QuantileNetwork
@@ -157,11 +157,11 @@ class Inferer(Actor):
         self._mean_values.prepare()
 
     def begin_race(self, *, is_explo: bool, frame_count: int) -> None:
-        """Set the exploration of `act`, see `exploration_of_race`."""
+        """Set the exploration for `act`, see `exploration_of_race`."""
         self._exploration = self.exploration_of_race(is_explo=is_explo, frame_count=frame_count)
 
     def act(self, frame: npt.NDArray[np.uint8], floats: npt.NDArray[np.float32]) -> PolicyDecision:
-        """Decide in one state of a frame (S, H, W) uint8 and floats (F,) float32."""
+        """Decide in one state: a frame (S, H, W) uint8 and floats (F,) float32."""
         return self.act_batch(frame[np.newaxis], floats[np.newaxis], [self._exploration]).one(0)
 
     @override
@@ -186,7 +186,7 @@ def _has_shipped_heads(network: IQN_Network) -> bool:
 
 
 class MeanValues:
-    """Mean returns of all actions over K fixed taus, by the network's own `forward`."""
+    """All actions' mean returns over K fixed taus, by the network's `forward`."""
 
     def __init__(self, network: QuantileNetwork, n_quantiles: int, dtype: torch.dtype) -> None:
         self._network = network
@@ -199,7 +199,7 @@ class MeanValues:
 
     @torch.inference_mode()
     def __call__(self, img: Tensor, floats: Tensor) -> Tensor:
-        """Compute the values (B, A) float32 of img (B, S, H, W) uint8 and floats (B, F) float32."""
+        """Compute the values (B, A) float32 from img (B, S, H, W) uint8 and floats (B, F) float32."""
         with self._autocast(floats):
             return self._network(img, floats, self._tau).mean(dim=1)  # type: ignore[no-any-return]
 
@@ -208,9 +208,9 @@ class MeanValues:
 
 
 class Prepared(NamedTuple):
-    """Tensors that depend only on the weights; U units of one head, D features, K taus, A actions."""
+    """Tensors that depend only on the weights; U units per head, D features, K taus, A actions."""
 
-    hidden_weight: Tensor  # (2U, D), of both heads
+    hidden_weight: Tensor  # (2U, D), both heads
     hidden_bias: Tensor  # (2U, 1)
     last_weight: Tensor  # (A, 2U)
     last_bias: Tensor  # (A,)
@@ -218,7 +218,7 @@ class Prepared(NamedTuple):
 
 
 class Recording(NamedTuple):
-    """A CUDA graph of the values of B states, and the tensors that it reads and writes."""
+    """A CUDA graph that computes B states' values, and the tensors that it reads and writes."""
 
     graph: torch.cuda.CUDAGraph
     img: Tensor
@@ -232,8 +232,8 @@ class PreparedMeanValues(MeanValues):
     The heads' first layers are one matrix, and the mean is taken before the last layers, which are linear. Products are
     transposed, which is faster for few rows. Where factors multiply hidden layers, their mean is in the last layer.
 
-    On a GPU each number of states is recorded as a CUDA graph, because its some forty launches take longer than the
-    arithmetic. The next call with as many states overwrites the returned values.
+    On a GPU each state count is recorded as a CUDA graph, because some forty launches take longer than the
+    arithmetic. The next call with the same count overwrites the returned values.
 
     Shapes as in `iqn`; K taus.
     """

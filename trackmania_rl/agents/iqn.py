@@ -1,14 +1,14 @@
 """Implicit quantile networks: network, targets, loss and update, in this order. The code here is what trains.
 
 IQN (Dabney et al. 2018, "Implicit Quantile Networks for Distributional Reinforcement Learning", arXiv:1806.06923)
-learns the distribution of each action's return instead of its mean. The network returns quantiles: at *tau* = 0.5 the
-median, at 0.9 a return that is exceeded one time in ten. The value of an action is the mean over many taus.
+learns each action's return distribution instead of the mean return. The network returns quantiles: at *tau* = 0.5 the
+median, at 0.9 a return that is exceeded one time in ten. An action's value is the mean over many taus.
 
-The return is the sum of rewards until a *mini-race* of fixed duration ends. The first float of the state is the elapsed
-time of the mini-race, so gamma may be 1.
+The return sums the rewards until a *mini-race* with fixed duration ends. The state's first float is the mini-race's
+elapsed time, so gamma may be 1.
 
-Shapes, in all comments: B batch, N taus of the prediction, M taus of the target, A actions, F floats, D features,
-E cosines, U units of one head's hidden layer, S frames of a state, H and W the image's height and width, P weights.
+Shapes, in all comments: B batch, N prediction taus, M target taus, A actions, F floats, D features,
+E cosines, U hidden units per head, S frames per state, H and W image height and width, P weights.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ if TYPE_CHECKING:
     from tensordict import TensorDict, TensorDictBase
 
 GAIN_ON_BASELINE = 0.05
-"""Gain of the heads' last layers with a value baseline."""
+"""Gain for the heads' last layers with a value baseline."""
 SELF_LOSS_CLAMP_RATIO = 4.0
-"""Running mean of the self-loss divisor, divided by its lower bound."""
+"""Running mean of the self-loss divisor, divided by the lower bound."""
 SELF_LOSS_RATE = 0.01
-"""Rate of the running means of the targets' own losses."""
+"""Rate for the running means over the targets' self-losses."""
 SMALLEST_DIVISOR = 1e-6
-"""Lower bound of the divisor of a loss, the root of the target's own loss; that of a terminal transition is 0."""
+"""Lower bound for a loss divisor, the root of the target's self-loss; a terminal transition's self-loss is 0."""
 
 
 class Transitions(NamedTuple):
@@ -74,7 +74,7 @@ class Transitions(NamedTuple):
 
     @classmethod
     def from_batch(cls, batch: TensorDictBase, device: torch.device) -> Transitions:
-        """Take the tensors of these names from a batch, copied to `device` from any other."""
+        """Take the tensors with these names from a batch, copied to `device` from any other."""
         return cls(*(_on_device(batch.get(name), device) for name in cls._fields))
 
 
@@ -105,16 +105,16 @@ def midpoints(n_taus: int, device: torch.device) -> Tensor:
 
 
 class Taus(NamedTuple):
-    """The random numbers of one update; B is 1 where all transitions share them."""
+    """The random numbers for one update; B is 1 where all transitions share them."""
 
     target: Tensor  # (B, M)
     prediction: Tensor  # (B, N)
 
 
 def draw_taus(batch_size: int, settings: AgentSettings, generator: torch.Generator) -> Taus:
-    """Draw the taus of one update for B transitions.
+    """Draw the taus for updating with B transitions.
 
-    All transitions share them where their factors multiply hidden layers; the factors are then computed once.
+    All transitions share them where tau factors multiply hidden layers; the factors are then computed once.
     """
     n_rows = 1 if settings.quantile_factors_multiply == "hidden_layers" else batch_size
     return Taus(*(draw_symmetric_taus(n_rows, settings.iqn_n, generator) for _ in Taus._fields))
@@ -124,16 +124,16 @@ def draw_taus(batch_size: int, settings: AgentSettings, generator: torch.Generat
 
 
 class IQN_Network(QuantileNetwork):
-    """Network that returns the returns of all actions at given taus.
+    """Network that returns all actions' returns at given taus.
 
     `img_head` and `float_feature_extractor` turn image and floats into D features. `iqn_fc` turns each tau, as E
     cosines, into D factors that multiply them (equation 4 of the paper). Two dueling heads (Wang et al. 2016,
     arXiv:1511.06581) turn the products into returns: Q = V + A - mean(A).
 
     With `quantile_factors_multiply = "hidden_layers"` there are 2U factors, which multiply the heads' hidden layers.
-    All before the last layers is then computed once for a state, not once for each of its taus.
+    Everything before the last layers is then computed once per state, not once per tau.
 
-    At full size the keys and shapes of `state_dict()` are those of Linesight's published network: 6,578,333 parameters.
+    At full size the keys and shapes in `state_dict()` equal Linesight's published network: 6,578,333 parameters.
     """
 
     cosine_frequencies: Tensor
@@ -162,7 +162,7 @@ class IQN_Network(QuantileNetwork):
         self.register_buffer("cosine_frequencies", frequencies, persistent=False)
 
     def make_image_head(self, settings: AgentSettings, image_shape: tuple[int, int, int]) -> tuple[nn.Module, int]:
-        """Make the head of images (S, H, W) from -1 to 1; return it with the number of its features. For subclasses."""
+        """Make the head for images (S, H, W) from -1 to 1; return the head and the feature count. For subclasses."""
         return convolutions(settings, *image_shape)
 
     @property
@@ -172,8 +172,8 @@ class IQN_Network(QuantileNetwork):
 
     @override
     def gain_of(self, layer: nn.Module) -> float:
-        # The variance of the cosines that `iqn_fc` reads is one half. Small last layers keep the noise of a fresh
-        # network below the baseline.
+        # The cosines that `iqn_fc` reads have variance one half. Small last layers keep a fresh network's
+        # noise below the baseline.
         if layer in self.last_layers:
             gain = 1.0 if self.expected_reward_per_action == 0 else GAIN_ON_BASELINE
             return gain / nn.init.calculate_gain("leaky_relu", LEAKY_RELU_SLOPE)
@@ -191,7 +191,7 @@ class IQN_Network(QuantileNetwork):
         return F.linear(hidden, weight) + (bias + self.baseline(floats)[:, None, None])
 
     def features(self, img: Tensor, floats: Tensor) -> Tensor:
-        """Compute the features (B, D) of image and floats; arguments as in `forward`."""
+        """Compute the features (B, D) from image and floats; arguments as in `forward`."""
         inputs = torch.cat((self.normalized(floats), self.fourier_features(floats)), dim=1)
         float_features: Tensor = self.float_feature_extractor(inputs)
         if self.img_head is None:
@@ -199,20 +199,20 @@ class IQN_Network(QuantileNetwork):
         return torch.cat((image_features(self.img_head, img), float_features), dim=1)
 
     def factors(self, tau: Tensor) -> Tensor:
-        """Compute the factors (B, N, D or 2U) of taus (B, N) from cos(pi i tau), i = 1..E.
+        """Compute the factors (B, N, D or 2U) for taus (B, N) from cos(pi i tau), i = 1..E.
 
         (The paper counts from 0, whose cosine is 1, like the bias.)
         """
         return self.iqn_fc(torch.cos(tau.unsqueeze(2) * self.cosine_frequencies))  # type: ignore[no-any-return]
 
     def _hidden(self, features: Tensor) -> Tensor:
-        """Compute both heads' hidden layers (..., 2U) of features (..., D), the advantage head's first."""
+        """Compute both heads' hidden layers (..., 2U) from features (..., D), the advantage head's first."""
         return torch.cat((self.A_head[:-1](features), self.V_head[:-1](features)), dim=-1)
 
     def last_layers_as_one(self) -> tuple[Tensor, Tensor]:
         """Return the weight (A, 2U) and bias (A,) that turn both heads' hidden layers into returns.
 
-        Q = V + A - mean(A) (equation 9 of the dueling paper) is linear, so it is part of the weights.
+        Q = V + A - mean(A) (equation 9 of the dueling paper) is linear, so the weights include it.
         """
         (of_advantage, advantage_bias), (of_value, value_bias) = map(weight_and_bias, self.last_layers)
         centered = of_advantage - of_advantage.mean(dim=0)
@@ -226,7 +226,7 @@ class IQN_Network(QuantileNetwork):
 def target_returns(
     online: QuantileNetwork, target: QuantileNetwork, batch: Transitions, settings: AgentSettings, tau: Tensor
 ) -> Tensor:
-    """Compute the targets (B, M) at taus (B, M): reward + gamma^n x return of the next state's chosen action.
+    """Compute the targets (B, M) at taus (B, M): reward + gamma^n x return for the next state's chosen action.
 
     The action is chosen in one of three ways. `max_of_each_quantile`: the best action for each tau separately
     (Linesight's published way; it overestimates while actions differ by noise). `argmax_of_mean`: one action for all
@@ -247,7 +247,7 @@ def target_returns(
 
 
 def of_action(returns: Tensor, action: Tensor) -> Tensor:
-    """Select the returns (B, N) of one action (B,) per state from those (B, N, A) of all."""
+    """Select the returns (B, N) for one action (B,) per state from all (B, N, A)."""
     return returns.gather(2, action.view(-1, 1, 1).expand(-1, returns.shape[1], 1)).squeeze(2)
 
 
@@ -263,8 +263,8 @@ def quantile_huber_loss(targets: Tensor, predictions: Tensor, tau: Tensor, kappa
     Args:
         targets: (B, M), each of which is compared with every prediction.
         predictions: (B, N).
-        tau: (B, N), of the predictions; (1, N) where all states share them.
-        kappa: where the Huber loss passes from square to linear, in units of reward.
+        tau: (B, N), the predictions'; (1, N) where all states share them.
+        kappa: where the Huber loss passes from square to linear, in reward units.
     """
     assert tau.shape in (predictions.shape, (1, predictions.shape[1]))
     error = targets.unsqueeze(2) - predictions.unsqueeze(1)  # (B, M, N)
@@ -275,17 +275,17 @@ def quantile_huber_loss(targets: Tensor, predictions: Tensor, tau: Tensor, kappa
 
 
 class SelfLossScaling(nn.Module):
-    """Weights of the loss (a scheme of Linesight), smaller for transitions with noisy targets.
+    """Loss weights (Linesight's scheme), smaller for transitions with noisy targets.
 
-    The quantile loss of a target's returns against themselves is the loss of a perfect prediction. Dividing a
-    transition's loss by its square root keeps states with an uncertain future from dominating. The divisor is clamped
-    below at its running mean / `SELF_LOSS_CLAMP_RATIO`, and the running mean of the clamped divisors multiplies,
-    which keeps the scale of the loss.
+    The quantile loss of a target's returns against themselves is a perfect prediction's loss. Dividing a transition's
+    loss by the self-loss's square root keeps states with an uncertain future from dominating. The divisor is clamped
+    below at the running mean / `SELF_LOSS_CLAMP_RATIO`, and the running mean of the clamped divisors multiplies,
+    which keeps the loss scale.
     """
 
     mean: Tensor  # () running mean of the divisors; a plain mean at first
     clamped_mean: Tensor  # () likewise, after clamping
-    batches: Tensor  # () number of batches in the means
+    batches: Tensor  # () batches in the means
 
     def __init__(self) -> None:
         super().__init__()
@@ -293,7 +293,7 @@ class SelfLossScaling(nn.Module):
             self.register_buffer(name, torch.zeros(()))
 
     def forward(self, targets: Tensor, tau: Tensor, settings: AgentSettings) -> Tensor:
-        """Compute the weights (B,) of losses from targets (B, M) and their taus (B or 1, M).
+        """Compute the loss weights (B,) from targets (B, M) and their taus (B or 1, M).
 
         The running means move in training mode only.
         """
@@ -314,10 +314,10 @@ class SelfLossScaling(nn.Module):
 
 
 class IQNLoss(nn.Module):
-    """Loss of a batch of transitions, as torchrl's losses: a TensorDict in, a TensorDict of losses out."""
+    """Loss on a transition batch, as torchrl's losses: a TensorDict in, a TensorDict with losses out."""
 
     online: QuantileNetwork  # learns
-    target: QuantileNetwork  # its slow copy, which values the next states
+    target: QuantileNetwork  # slow copy, which values the next states
     reduction = "sum"  # over the batch
     figure = "mean_q"
 
@@ -333,11 +333,11 @@ class IQNLoss(nn.Module):
         self.to(device)
 
     def forward(self, tensordict: TensorDictBase) -> TensorDict:
-        """Compute the loss of B transitions with the entries of `Transitions`.
+        """Compute the loss for B transitions with `Transitions` entries.
 
         Returns:
             `loss` (): the sum over the batch, for which the published learning rates, epsilon and clipping are meant;
-            `mean_q` (): the mean predicted return of the actions taken. The batch gets `td_error` (B,), abs(mean of
+            `mean_q` (): the mean predicted return for the actions taken. The batch gets `td_error` (B,), abs(mean of
             targets - mean of predictions), for prioritized replay.
         """
         batch = Transitions.from_batch(tensordict, self.device)
@@ -365,7 +365,7 @@ class IQNLoss(nn.Module):
     def differentiate(
         self, batch: Transitions, taus: Taus, scale: Tensor, process_losses: ProcessLosses | None = None
     ) -> tuple[dict[str, Tensor], Tensor, tuple[Tensor, ...]]:
-        """Compute the losses (), the TD errors (B,), and the gradients of the sum of the losses times `scale`."""
+        """Compute the losses (), the TD errors (B,), and the gradients of the summed losses times `scale`."""
         loss, td_error, figure = self.compute_losses(batch, taus)
         losses = {"loss": loss, self.figure: figure}
         if process_losses is not None:
@@ -387,7 +387,7 @@ def _tensordict(entries: dict[str, Tensor]) -> TensorDict:
 class IQNAgent(Agent):
     """The agent that ships: trains a network, which is moved to a device.
 
-    The seed is that of the taus and of the fresh networks at resets. `use_torch_compile` compiles the functions that
+    The seed is for the taus and the fresh networks at resets. `use_torch_compile` compiles the functions that
     `update` calls, which takes half a minute.
     """
 
@@ -431,7 +431,7 @@ class IQNAgent(Agent):
         differentiate = self._differentiate if process_losses is None else self.loss_class.differentiate
         scale = self.scaler.scale(self._unscaled)
         losses, td_error, gradients = differentiate(loss, transitions, taus, scale, process_losses)
-        # Copies, because the next update overwrites the results of a recorded graph.
+        # Copies, because the next update overwrites a recorded graph's results.
         self.weights.grad = gradient = torch.cat([of_parameter.reshape(-1) for of_parameter in gradients])  # (P,)
         batch.set("td_error", td_error.clone())
         losses = {name: value.clone() for name, value in losses.items()}
@@ -543,5 +543,5 @@ class IQNAgent(Agent):
             self.scaler.load_state_dict(step["scaler"])
         self._transitions_due = step["transitions_due"]
         loss.scaling.load_state_dict(state["scaling"])
-        if state["device_type"] == loss.device.type:  # random states of another type are of another form
+        if state["device_type"] == loss.device.type:  # another device type has another random state form
             loss.generator.set_state(state["generator"])

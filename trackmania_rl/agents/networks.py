@@ -1,4 +1,4 @@
-"""Networks that return quantiles, and the layers that they are made of."""
+"""Networks that return quantiles, and their layers."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from trackmania_rl.settings import AgentSettings
 
 LEAKY_RELU_SLOPE = 0.01
 IMAGES_AT_ONCE = 64
-"""Images per microbatch of convolutions on a processor; so many fit into its caches."""
+"""Images per convolution microbatch on a processor; so many fit into its caches."""
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """Inputs and outputs of a network."""
+    """A network's inputs and outputs."""
 
-    float_mean: Sequence[float]  # F, of the state's floats
+    float_mean: Sequence[float]  # F, for the state's floats
     float_std: Sequence[float]  # F
     n_actions: int
     image_shape: tuple[int, int, int]  # (S, H, W); H and W are 0 without an image
     mini_race_duration_actions: int | None  # None for no mini-races
-    waves: Sequence[tuple[int, float]] = ()  # (float's index, wavelength in its unit) pairs for `FourierFeatures`
+    waves: Sequence[tuple[int, float]] = ()  # (float index, wavelength in the float's unit) pairs for `FourierFeatures`
 
 
 def initialize_layer(layer: nn.Conv2d | nn.Linear, gain: float, generator: torch.Generator | None = None) -> None:
@@ -41,8 +41,8 @@ def initialize_layer(layer: nn.Conv2d | nn.Linear, gain: float, generator: torch
 class QuantileNetwork(nn.Module):
     """Base class of networks that return quantiles of returns; subclasses implement `forward`.
 
-    The setting `network = "module:Class"` names a class, which is called with settings, sizes and a generator for its
-    initial weights. Constants are buffers outside of `state_dict()`.
+    The setting `network = "module:Class"` names a class, which is called with settings, sizes and a generator for
+    the initial weights. Constants are buffers outside `state_dict()`.
     """
 
     float_mean: Tensor
@@ -57,7 +57,7 @@ class QuantileNetwork(nn.Module):
         self.register_buffer("float_std", torch.tensor(sizes.float_std, dtype=torch.float32), persistent=False)
 
     def forward(self, img: Tensor, floats: Tensor, tau: Tensor) -> Tensor:
-        """Compute the returns of all actions at the taus.
+        """Compute all actions' returns at the taus.
 
         Args:
             img: (B, S, H, W) uint8; ignored without an image head.
@@ -87,7 +87,7 @@ class QuantileNetwork(nn.Module):
         return ()
 
     def gain_of(self, layer: nn.Module) -> float:
-        """Return the factor of a layer's initial weights."""
+        """Return the factor for a layer's initial weights."""
         return 1.0
 
     def normalized(self, floats: Tensor) -> Tensor:
@@ -105,7 +105,7 @@ class QuantileNetwork(nn.Module):
 
 
 def float_layer(input_dim: int, settings: AgentSettings) -> list[nn.Module]:
-    """Make one layer of the float head.
+    """Make one layer for the float head.
 
     Layer normalization (Ba et al. 2016, arXiv:1607.06450) bounds features, and with them values, in states unlike the
     training data (Ball et al. 2023, arXiv:2302.02948).
@@ -129,13 +129,13 @@ def head(input_dim: int, output_dim: int, settings: AgentSettings) -> nn.Sequent
 
 
 def weight_and_bias(layer: nn.Module) -> tuple[Tensor, Tensor]:
-    """Return the weight (out, in) and bias (out,) of a linear layer; the bias is 0 without one."""
+    """Return a linear layer's weight (out, in) and bias (out,); the bias is 0 without one."""
     weight = layer.get_parameter("weight")
     return weight, weight.new_zeros(len(weight)) if layer.bias is None else layer.get_parameter("bias")
 
 
 class SpaceToDepthConv2d(nn.Conv2d):
-    """A strided convolution of few channels, computed without stride over pixels rearranged into channels.
+    """A strided convolution over few channels, computed without stride over pixels rearranged into channels.
 
     Libraries convolve several channels faster than one: it saves a tenth of a full-size update.
     """
@@ -151,10 +151,10 @@ class SpaceToDepthConv2d(nn.Conv2d):
 
 
 def convolutions(settings: AgentSettings, n_frames: int, height_px: int, width_px: int) -> tuple[nn.Sequential, int]:
-    """Make Linesight's image head; the frames of a state are its input channels.
+    """Make Linesight's image head; a state's frames are the input channels.
 
     Returns:
-        The head, and the number of its features.
+        The head and the feature count.
 
     Raises:
         UserError: if the image is too small for the convolutions.
@@ -179,7 +179,7 @@ def convolutions(settings: AgentSettings, n_frames: int, height_px: int, width_p
 
 
 def image_features(img_head: nn.Module, img: Tensor) -> Tensor:
-    """Compute the features (B, ...) of the image (B, S, H, W) uint8 by an image head of values from -1 to 1."""
+    """Compute the features (B, ...) from the image (B, S, H, W) uint8 by an image head for values from -1 to 1."""
     # Convolutions are fastest in this memory format, by a fifth on processors.
     normalized = img.float().sub(128).div(128).to(memory_format=torch.channels_last)
     if img.device.type != "cpu" or torch.compiler.is_exporting():  # an exported number of images is free
@@ -188,9 +188,9 @@ def image_features(img_head: nn.Module, img: Tensor) -> Tensor:
 
 
 class FourierFeatures(nn.Module):
-    """Floats as sin(2 pi x / wavelength) and cos(2 pi x / wavelength) of some wavelengths.
+    """Floats as sin(2 pi x / wavelength) and cos(2 pi x / wavelength) for some wavelengths.
 
-    A network learns sharp variations of a function late (Rahaman et al. 2019, arXiv:1806.08734), and returns have
+    A network learns a function's sharp variations late (Rahaman et al. 2019, arXiv:1806.08734), and returns have
     sharp ones: 20 cm decide between a corner and a wall, and are a fortieth of the normalized unit. Wavelengths of some
     metres resolve them (Tancik et al. 2020, arXiv:2006.10739; Yang et al. 2022, arXiv:2206.04672).
     """

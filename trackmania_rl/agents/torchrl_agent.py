@@ -1,10 +1,10 @@
-"""Agents of torchrl's losses: `agent = "trackmania_rl.agents.torchrl_agent:SAC"`.
+"""Agents with torchrl losses: `agent = "trackmania_rl.agents.torchrl_agent:SAC"`.
 
 `SAC`, `DiscreteSAC`, `TD3`, `DDPG`, `CrossQ`, `REDQ`, `DQN`, `IQL` and `DiscreteIQL` are at the end of this module, and
 `PPO` and `A2C`, which learn on-policy with the memory `RolloutStore`. Options go to the loss:
 `agent = functools.partial(TorchRLAgent, loss=SACLoss, num_qvalue_nets=3)`.
 
-Shapes: B batch, F floats, A actions to choose among, D numbers of one action, P weights.
+Shapes: B batch, F floats, A actions to choose among, D numbers per action, P weights.
 """
 
 from __future__ import annotations
@@ -81,15 +81,15 @@ NETWORKS: Final[Mapping[type[LossModule], Mapping[str, MakeNetwork]]] = {
     ClipPPOLoss: {"actor_network": actor_critic.on_policy_actor, "critic_network": _value_on_policy},
     A2CLoss: {"actor_network": actor_critic.on_policy_actor, "critic_network": _value_on_policy},
 }
-"""Networks of each loss, by the names of its arguments; the first is the actor."""
+"""Each loss's networks, by argument names; the first is the actor."""
 FOR_NUMBERS: Final = (SACLoss, REDQLoss, CrossQLoss, TD3Loss, DDPGLoss, IQLLoss)
 """Losses for continuous actions."""
 ON_POLICY: Final = (ClipPPOLoss, A2CLoss)
 """Losses for continuous and for discrete actions; all others but `FOR_NUMBERS` are for discrete actions."""
 GAE_LAMBDA: Final = 0.95
-"""Default of the option `lmbda` (Schulman et al. 2016, arXiv:1506.02438)."""
+"""Default for the option `lmbda` (Schulman et al. 2016, arXiv:1506.02438)."""
 EXPLORATION_NOISE: Final = 0.1
-"""Standard deviation of TD3's and DDPG's noise, in units of half the range of actions (Fujimoto et al. 2018)."""
+"""Standard deviation of TD3's and DDPG's noise, in units of half the action range (Fujimoto et al. 2018)."""
 
 
 class OwnRandomState:
@@ -116,17 +116,17 @@ class OwnRandomState:
 
 
 class TorchRLAgent:
-    """The part `agent` for a loss of `torchrl.objectives`; see `AgentBuilder`.
+    """The part `agent` for a `torchrl.objectives` loss; see `AgentBuilder`.
 
     Args:
-        settings: of the run; of the agent's, `float_hidden_dim`, convolutions, `gamma_schedule` (one entry),
+        settings: the run's; among the agent's, `float_hidden_dim`, convolutions, `gamma_schedule` (one entry),
             `lr_schedule`, `adam_...`, `clip_grad_norm`, `soft_update_tau` and `evaluation_weights_decay` have effect.
-        spaces: of its games.
-        seeds: of the run.
-        loss: a class of `NETWORKS`.
-        normalize_observations: whether to normalize floats by their running mean and standard deviation, and not by the
-            constant ones of the spaces; see `RunningNormalization`.
-        options: arguments of the loss; of `ON_POLICY` also `lmbda`, of the generalized advantage estimation.
+        spaces: the games'.
+        seeds: the run's.
+        loss: a class in `NETWORKS`.
+        normalize_observations: whether to normalize floats by running mean and standard deviation, and not by the
+            spaces' constant ones; see `RunningNormalization`.
+        options: arguments for the loss; for `ON_POLICY` also `lmbda`, for generalized advantage estimation.
 
     Raises:
         SettingsError: if the loss is not in `NETWORKS`, does not fit the actions, or does not take an option.
@@ -191,7 +191,7 @@ class TorchRLAgent:
             on_policy = OnPolicyLoss(loss, self._spaces, device, seed, normalization_of(network))
             return OnPolicyLearner(on_policy, network, self._settings.agent)
         loss.make_value_estimator(ValueEstimators.TD0, gamma=gamma)
-        getattr(loss, "target_entropy", None)  # creates a buffer of the checkpoint
+        getattr(loss, "target_entropy", None)  # creates a buffer that the checkpoint needs
         off_policy = OffPolicyLoss(loss, self._spaces, device, seed, normalization_of(network))
         return TorchRLLearner(off_policy, network, self._settings.agent)
 
@@ -217,10 +217,10 @@ class TorchRLAgent:
 
 
 class TorchRLActor(Actor):
-    """Actor by a torchrl actor, a network that reads the entries of `actor_critic.state_keys`.
+    """Actor by a torchrl actor, a network that reads the entries named by `actor_critic.state_keys`.
 
-    Exploration draws from the actor's distribution, or adds noise to its action; actors of values explore by the
-    schedules of the settings. The values of a decision are NaN if the actor has none.
+    Exploration draws from the actor's distribution, or adds noise to the action; value actors explore by the
+    scheduled settings. A decision's values are NaN if the actor has none.
     """
 
     def __init__(
@@ -262,7 +262,7 @@ class TorchRLActor(Actor):
         return BatchDecision(actions, ~explores, self._values(best), action_log_prob)
 
     def states(self, frames: Tensor, floats: Tensor) -> TensorDict:
-        """Return the network's entries of frames (B, S, H, W) uint8 and floats (B, F)."""
+        """Return the network's entries from frames (B, S, H, W) uint8 and floats (B, F)."""
         entries = {"state_float": normalization_of(self.network)(floats), "state_img": frames}
         known = {name: entries[name] for name in actor_critic.state_keys(self._spaces)}
         return TensorDict(known, batch_size=[floats.shape[0]])
@@ -301,7 +301,7 @@ class TorchRLActor(Actor):
 
 
 def normalization_of(network: nn.Module) -> nn.Module:
-    """Return the running normalization of a network that drives; without one, the identity."""
+    """Return a driving network's running normalization; without one, the identity."""
     return getattr(network, "normalization", nn.Identity())
 
 
@@ -315,14 +315,14 @@ class OffPolicyLoss(LossModule):
     ) -> None:
         super().__init__()
         self.loss = loss
-        self.normalization = normalization or nn.Identity()  # of the network that drives
+        self.normalization = normalization or nn.Identity()  # the driving network's
         self.device = device
         self.random_state = OwnRandomState(seed, device)
         self._keys = actor_critic.state_keys(spaces)
         self.to(device)
 
     def forward(self, tensordict: TensorDictBase) -> TensorDict:
-        """Compute the losses of B transitions; set the batch's `td_error` (B,), if the loss has one."""
+        """Compute the losses for B transitions; set the batch's `td_error` (B,), if the loss has one."""
         batch = self._as_torchrl_has_it(tensordict)
         with self.random_state():
             losses = self.loss(batch)
@@ -331,13 +331,13 @@ class OffPolicyLoss(LossModule):
         return TensorDict({name: value for name, value in losses.items() if value.ndim == 0})
 
     def states(self, entries: Mapping[str, Tensor]) -> TensorDict:
-        """Return image and floats of B states as the networks' input."""
+        """Return B states' image and floats as the networks' input."""
         batch = {name: entries[name].to(self.device) for name in self._keys}
         batch["state_float"] = self.normalization(batch["state_float"])
         return TensorDict(batch, batch_size=[len(entries["state_float"])])
 
     def _as_torchrl_has_it(self, batch: TensorDictBase) -> TensorDict:
-        """Return a batch with torchrl's names; its value estimator computes the discounts of n steps."""
+        """Return a batch with torchrl's names; the value estimator computes the discounts over n steps."""
         on_device = batch.to(self.device)
         terminated = (on_device["gamma_n"] == 0).unsqueeze(1)
         after = self.states({name: on_device[f"next_{name}"] for name in self._keys}).to_dict()
@@ -348,13 +348,13 @@ class OffPolicyLoss(LossModule):
 
 
 class OnPolicyLoss(OffPolicyLoss):
-    """A torchrl loss on batches of a `RolloutStore`, which have the advantages of `estimate_advantages`."""
+    """A torchrl loss on batches of a `RolloutStore`, which have advantages from `estimate_advantages`."""
 
     @torch.no_grad()
     def estimate_advantages(self, rollouts: TensorDictBase) -> TensorDictBase:
-        """Add `advantage` (n, 1) and `value_target` (n, 1) to the transitions of rollouts.
+        """Add `advantage` (n, 1) and `value_target` (n, 1) to rollout transitions.
 
-        The transitions are in their order in time, with `done` (n,) at the end of each rollout.
+        The transitions are in time order, with `done` (n,) at each rollout's end.
         """
         batch = super()._as_torchrl_has_it(rollouts)
         batch["next", "done"] = rollouts["done"].to(self.device).unsqueeze(1)
@@ -370,7 +370,7 @@ class OnPolicyLoss(OffPolicyLoss):
 
 
 class TorchRLLearner(Agent):
-    """Agent of a torchrl loss with its networks, Adam and torchrl's soft update; the network is the loss's actor."""
+    """Agent with a torchrl loss and networks, Adam and torchrl's soft update; the network is the loss's actor."""
 
     loss_module: OffPolicyLoss
 
@@ -472,13 +472,13 @@ class TorchRLLearner(Agent):
         self.loss_module.load_state_dict(own)
         super().load_state_dict(state)
         self.optimizer.load_state_dict(state["optimizer"])
-        if len(state["random_state"]) == len(self.loss_module.random_state.state):  # else of another type of device
+        if len(state["random_state"]) == len(self.loss_module.random_state.state):  # else from another device type
             self.loss_module.random_state.state = list(state["random_state"])
         self._transitions_due = state["transitions_due"]
 
 
 class OnPolicyLearner(TorchRLLearner):
-    """Agent of an on-policy loss; has no errors of single transitions."""
+    """Agent with an on-policy loss; has no errors for single transitions."""
 
     is_on_policy = True
     loss_module: OnPolicyLoss

@@ -1,6 +1,6 @@
-"""Weights of networks: copies, averages, bytes; those that learn as one vector, with its clipping and optimizer.
+"""Network weights: copies, averages, bytes; learning weights as one vector, with clipping and optimizer.
 
-The weights are the parameters and the buffers of `state_dict()`: running statistics drive as much as parameters do.
+The weights are the parameters and the buffers in `state_dict()`: running statistics drive as much as parameters do.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from typing_extensions import override
 NORM_EPSILON = 1e-6
 """As in torch's `clip_grad_norm_`."""
 _PLACES: Final[WeakKeyDictionary[nn.Module, list[tuple[dict[str, Any], str]]]] = WeakKeyDictionary()
-"""Dictionary and name of each tensor of a network's weights, because a search takes longer than an average."""
+"""Dictionary and name for each weight tensor in a network, because a search takes longer than an average."""
 
 
 def weights_of(network: nn.Module) -> list[Tensor]:
-    """List the parameters and buffers of a network's `state_dict()`, each once, those with the widest numbers first."""
+    """List the parameters and buffers in a network's `state_dict()`, each once, those with the widest numbers first."""
     if network not in _PLACES:
         places: dict[Tensor, tuple[dict[str, Any], str]] = {}
         for path, tensor in network.state_dict(keep_vars=True).items():
@@ -43,7 +43,7 @@ def learning_parameters(network: nn.Module) -> list[nn.Parameter]:
 
 @torch.no_grad()
 def move_weights(network: nn.Module, towards: nn.Module, share: float) -> None:
-    """Move a network's weights a share of the way to those of another network; copy integers."""
+    """Move a network's weights a share of the way to another network's weights; copy integers."""
     means: list[Tensor] = []
     newest: list[Tensor] = []
     for mean, new in zip(weights_of(network), weights_of(towards), strict=True):
@@ -56,29 +56,29 @@ def move_weights(network: nn.Module, towards: nn.Module, share: float) -> None:
 
 
 def packed(network: nn.Module) -> Tensor:
-    """Return a copy of the weights as bytes, a vector of uint8."""
+    """Return a copy of the weights as bytes, a uint8 vector."""
     return torch.cat([tensor.detach().reshape(-1).view(torch.uint8) for tensor in weights_of(network)])
 
 
 @torch.no_grad()
 def unpack(vector: Tensor, network: nn.Module) -> None:
-    """Copy the bytes of `packed` into a network.
+    """Copy bytes from `packed` into a network.
 
     Raises:
-        ValueError: if the vector is of another length.
+        ValueError: if the vector has another length.
     """
     for tensor, view in _views_of_bytes(vector, network):
         tensor.copy_(view)
 
 
 def move_into(vector: Tensor, network: nn.Module) -> None:
-    """Let the weights of a network use the memory of a vector of bytes."""
+    """Let a network's weights use a byte vector's memory."""
     for tensor, view in _views_of_bytes(vector, network):
         tensor.data = view
 
 
 def _views_of_bytes(vector: Tensor, network: nn.Module) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield each tensor of weights, and the view of its bytes. The widest are first, so that each is aligned."""
+    """Yield each weight tensor, and a view on the bytes. The widest are first, so that each is aligned."""
     tensors = weights_of(network)
     sizes = [tensor.nbytes for tensor in tensors]
     if sum(sizes) != len(vector):
@@ -88,12 +88,12 @@ def _views_of_bytes(vector: Tensor, network: nn.Module) -> Iterator[tuple[Tensor
 
 
 def flatten_parameters(parameters: Sequence[nn.Parameter]) -> Tensor:
-    """Move parameters into one vector (P,) without gradient; an operation on it replaces one for each of them.
+    """Move parameters into one vector (P,) without gradient; an operation on it replaces one per parameter.
 
     `module.to(...)` undoes it.
 
     Args:
-        parameters: of one dtype and on one device.
+        parameters: with one dtype, on one device.
     """
     vector = torch.cat([parameter.detach().reshape(-1) for parameter in parameters])
     for parameter, view in zip(parameters, views_of(vector, parameters), strict=True):
@@ -102,14 +102,14 @@ def flatten_parameters(parameters: Sequence[nn.Parameter]) -> Tensor:
 
 
 def views_of(vector: Tensor, parameters: Sequence[nn.Parameter]) -> list[Tensor]:
-    """Split a vector (P,) in the order of the parameters into views of their shapes."""
+    """Split a vector (P,) in parameter order into views with the parameters' shapes."""
     pieces = vector.split([parameter.numel() for parameter in parameters])
     return [piece.view(parameter.shape) for piece, parameter in zip(pieces, parameters, strict=True)]
 
 
 @contextlib.contextmanager
 def evaluation_mode(module: nn.Module) -> Iterator[None]:
-    """Switch a module to evaluation mode within the context: its buffers do not change."""
+    """Switch a module to evaluation mode within the context: buffers do not change."""
     training = [part for part in module.modules() if part.training]
     module.eval()
     try:
@@ -120,7 +120,7 @@ def evaluation_mode(module: nn.Module) -> Iterator[None]:
 
 
 def clip_gradient(gradient: Tensor, most_value: float, most_norm: float) -> Tensor:
-    """Clip every entry of (P,) to `most_value`, then the norm to `most_norm`; return the norm () before its clip.
+    """Clip every entry of (P,) to `most_value`, then the norm to `most_norm`; return the norm () before clipping.
 
     The same as torch's `clip_grad_value_` and `clip_grad_norm_`. (Linesight clips the norm first.) A gradient with a
     NaN becomes 0. With a NaN or an infinity the returned norm is not finite.
@@ -133,10 +133,10 @@ def clip_gradient(gradient: Tensor, most_value: float, most_norm: float) -> Tens
 
 
 class RAdam(torch.optim.AdamW):
-    """RAdam (Liu et al. 2020, arXiv:1908.03265) with decoupled weight decay, for one vector of weights.
+    """RAdam (Liu et al. 2020, arXiv:1908.03265) with decoupled weight decay, for one weight vector.
 
-    RAdam is Adam with a step size that depends on the number of steps. So this is torch's fused Adam, which takes a
-    third of the time of `torch.optim.RAdam` and makes the same steps.
+    RAdam is Adam with a step size that depends on the step count. So this is torch's fused Adam, which takes a
+    third of the time that `torch.optim.RAdam` takes, and makes the same steps.
 
     `learning_rate`, `betas`, `epsilon` and `decay` apply to the next steps. A step shrinks the weights (P,) by the
     share `learning_rate * decay`.
@@ -173,9 +173,9 @@ class RAdam(torch.optim.AdamW):
 
 
 def rectification(n_steps: int, beta2: float) -> float:
-    """Return RAdam's factor on the step size of Adam; 0 in the first steps, where the mean square is not reliable.
+    """Return RAdam's factor on Adam's step size; 0 in the first steps, where the mean square is not reliable.
 
-    The length of the running mean (rho in the paper) must exceed 5 for its variance to be finite.
+    The length of the running mean (rho in the paper) must exceed 5 for a finite variance.
     """
     largest_length = 2 / (1 - beta2) - 1
     length = largest_length - 2 * n_steps * beta2**n_steps / (1 - beta2**n_steps)
@@ -186,12 +186,12 @@ def rectification(n_steps: int, beta2: float) -> float:
 
 
 def not_finite_tensors(state: Any) -> list[str]:
-    """Return the names of the tensors with numbers that are not finite, such as `target/A_head.0.weight`.
+    """Return the names of tensors with infinite or NaN numbers, such as `target/A_head.0.weight`.
 
     Synchronizes with a GPU once.
 
     Args:
-        state: nested dicts and lists of tensors and other values.
+        state: nested dicts and lists with tensors and other values.
     """
     found = [
         ("/".join(str(getattr(key, "key", getattr(key, "idx", key))) for key in path), leaf)
@@ -211,6 +211,6 @@ def not_finite_tensors(state: Any) -> list[str]:
 
 
 def in_few_words(names: list[str], most: int = 3) -> str:
-    """Name the first of some tensors, and count the others."""
+    """Name the first tensors, and count the others."""
     others = f" and {len(names) - most} others" if len(names) > most else ""
     return ", ".join(names[:most]) + others
