@@ -1,1 +1,1 @@
-"""Reference lines, and the virtual checkpoints made of them."""
+"""Reference lines, and the virtual checkpoints made from them."""

@@ -1,6 +1,6 @@
 """Reference lines from a map's blocks alone: the chain of road pieces from the start over the checkpoints.
 
-Road pieces join where borders, heights and headings meet. A search follows every branch of these joints; a line is
+Road pieces join where borders, heights and headings meet. A search follows every branch; a line is
 made if exactly one way leads from the start over all checkpoints to the finish. Roads that leave the catalogue
 (platforms, circuits, loops, jumps, fields) need a replay.
 """
@@ -21,10 +21,10 @@ from trackmania_rl.track.line_building import BEYOND_FINISH_M, arc_length, resam
 from trackmania_rl.track.pieces import Side, lanes_of
 from trackmania_rl.track.placed_blocks import BlockGrid, Joint, Road, roads_of, side_direction
 
-CAR_HEIGHT_M: Final = 0.36  # of a standing car's origin, as in reference lines
+CAR_HEIGHT_M: Final = 0.36  # standing car's origin, as in reference lines
 SPAWN_M: Final = 11.2
 """Start, from the back of the start block: 4.8 m before its middle, as in replays."""
-FINISH_M: Final = 16.0 + BEYOND_FINISH_M  # end of a line, from the border over which it enters the finish block
+FINISH_M: Final = 16.0 + BEYOND_FINISH_M  # line's end, from the border where it enters the finish block
 MOST_SEARCH_STEPS: Final = 100_000
 
 FloatArray = npt.NDArray[np.float64]
@@ -38,17 +38,17 @@ class BlockLineError(UserError):
 class BlockLine:
     """Line along the middle of a map's roads; N points."""
 
-    # (N, 3) of a car's origin, world axes, about 0.5 m apart; all laps in a row
+    # (N, 3) car's origin, world axes, about 0.5 m apart; all laps in a row
     points_m: FloatArray
     blocks: tuple[Block, ...]  # in the line's order
     gap: str | None  # why the line ends before the finish; None for a whole one
 
 
 def line_from_blocks(challenge: Challenge, *, as_far_as_possible: bool = False) -> BlockLine:
-    """Make a line of a map's road pieces, or with `as_far_as_possible` of the unambiguous part from the start.
+    """Make a line from a map's road pieces, or with `as_far_as_possible` from the unambiguous part at the start.
 
     Raises:
-        BlockLineError: if the map is of another environment or has no start; without `as_far_as_possible` also if the
+        BlockLineError: if the map is from another environment or has no start; without `as_far_as_possible` also if the
             road pieces do not lead to the finish, or in several ways, or branch too often.
     """
     network = _RoadNetwork(challenge)
@@ -86,7 +86,7 @@ class _RoadNetwork:
                 self._add(road)
 
     def _add(self, road: Road) -> None:
-        """Add a road. Of equal roads in overlapping blocks one is kept, preferably a gate's."""
+        """Add a road. If overlapping blocks have equal roads, one is kept, preferably a gate's."""
         roads = self._entering[road.enters]
         same = [other for other in roads if other.leaves == road.leaves]
         if not same:
@@ -139,7 +139,7 @@ class _RoadNetwork:
         return ways
 
     def certain_part(self, first: Road) -> tuple[list[Road], str]:
-        """Return the way from the start to its end or first branch, and the reason for the end."""
+        """Return the way from the start to the end or first branch, and the reason for the end."""
         way = [first]
         used = {_key(first)}
         while True:
@@ -189,7 +189,7 @@ def _line(way: list[Road], gap: str | None) -> BlockLine:
 
 
 def _joined_points(way: list[Road]) -> FloatArray:
-    """Return the middles (K, 3) of consecutive roads, without doubled points at their joints."""
+    """Return consecutive roads' middles (K, 3), without doubled points at joints."""
     return np.concatenate([way[0].points_m] + [road.points_m[1:] for road in way[1:]])
 
 

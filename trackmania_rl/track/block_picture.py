@@ -1,6 +1,6 @@
-"""Picture of a world of blocks: roads with their lines and marks, walls, loops, pads, pools and gates.
+"""Block world picture: roads with lines and marks, walls, loops, pads, pools and gates.
 
-It is built from the pieces of the driven surface, with fewer and longer faces and with paint.
+It is built from the driven surface's pieces, with fewer and longer faces and with paint.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ BAND_M: Final = 8.0  # a road's shade changes after this length, so that speed i
 NEAR_STRAIGHT_M: Final = 8.0
 NEAR_BENT_M: Final = 4.0
 FAR_STRAIGHT_M: Final = 16.0
-FAR_BENT_M: Final = 8.0  # length of a face along a road, near and far
+FAR_BENT_M: Final = 8.0  # face length along a road, near and far
 TILE_M: Final = 16.0
-COARSEST_M: Final = 0.1  # tolerance of a drawn cross-section
+COARSEST_M: Final = 0.1  # tolerance for a drawn cross-section
 STEEP: Final = 1.0  # rise per metre across a road from which on it is a wall
-CAP_ABOVE_M: Final = 0.5  # a level surface this far above the road is the top of a wall
-LINE_M: Final = (10.45, 11.05)  # white line of a road with borders (its raised strip), from its middle
-LEAST_BORDERED_M: Final = 12.9  # a wider cross-section has borders; others have the line at their edge
+CAP_ABOVE_M: Final = 0.5  # a level surface this far above the road is a wall's top
+LINE_M: Final = (10.45, 11.05)  # white line on a road with borders (raised strip), from the middle
+LEAST_BORDERED_M: Final = 12.9  # a wider cross-section has borders; others have the line at the edge
 LINE_WIDTH_M: Final = 0.6
 DASH_M: Final = 0.25
-ARROW_M: Final = (8.4, 0.8)  # half width of a pad's arrow at its begin and at its point
+ARROW_M: Final = (8.4, 0.8)  # half width of a pad's arrow, at the begin and at the point
 MARK_ABOVE_M: Final = 0.04
 POST_M: Final = 0.9
 BANNER_M: Final = (6.3, 8.7)
-"""Bottom and top of a banner above the trigger's lowest corner, which is some 1.3 m below the road."""
-CHECKS: Final = 12  # columns of a finish's banner
+"""A banner's bottom and top above the trigger's lowest corner, which is some 1.3 m below the road."""
+CHECKS: Final = 12  # columns on a finish's banner
 WATER_BELOW_GRASS_M: Final = 0.6
 
 FloatArray = npt.NDArray[np.float64]
@@ -50,7 +50,7 @@ _PADS: Final = (Surface.TURBO, Surface.TURBO2, Surface.TURBO_ROULETTE)
 
 
 class _Painter:
-    """Collector of quadrilaterals and of marks on them, in one block's own axes."""
+    """Collector for quadrilaterals and marks on them, in one block's axes."""
 
     def __init__(self) -> None:
         self._marks: list[tuple[FloatArray, IntArray]] = []
@@ -72,7 +72,7 @@ class _Painter:
 
 
 def scene_of(world: BlockWorld, checkpoints: Sequence[GateBox] | None = None) -> BlockScene:
-    """Prepare a world for drawing, with checkpoints in their order of passing (by default the file's)."""
+    """Prepare a world for drawing, with checkpoints in passing order (by default the file's)."""
     pieces = stadium_pieces()
     if checkpoints is None:
         checkpoints = [gate for gate in world.gates if gate.kind is Gate.CHECKPOINT]
@@ -143,7 +143,7 @@ def _paint_arrows(painter: _Painter, way: Way, begins_m: FloatArray) -> None:
 
 
 def _strip(way: Way, half_m: float) -> FloatArray:
-    """Return both sides (N, 2, 3) of a strip along the middle of a way, just above it."""
+    """Return both sides (N, 2, 3) of a strip along a way's middle, just above it."""
     return replace(way, reach_m=None).across(np.array(((-half_m, MARK_ABOVE_M), (half_m, MARK_ABOVE_M))))
 
 
@@ -152,7 +152,7 @@ def _reversed(way: Way) -> Way:
 
 
 def _columns(section: CrossSection, *, with_lines: bool) -> tuple[FloatArray, IntArray]:
-    """Return the points of a road's cross-section (K, 2), right to left, and the paints between them (K - 1,)."""
+    """Return a road's cross-section points (K, 2), right to left, and the paints between them (K - 1,)."""
     places_m = _simplified(section.points_m, COARSEST_M)
     is_marked = section.surface in _MARKED
     line_m = LINE_M if places_m[-1, 0] > LEAST_BORDERED_M else (places_m[-1, 0] - LINE_WIDTH_M, places_m[-1, 0])
@@ -266,7 +266,7 @@ def _finish(gate: GateBox) -> Quads:
 
 
 class _Frame:
-    """Plane through the middle of a gate's trigger, across the road."""
+    """Plane through a gate trigger's middle, across the road."""
 
     def __init__(self, trigger_m: FloatArray) -> None:
         low_m, high_m = trigger_m
@@ -280,7 +280,7 @@ class _Frame:
         self.posts: Final = ((-post, 0.0), (1.0, 1.0 + post))
 
     def upright(self, begin: float, end: float, bottom_m: float, top_m: float) -> FloatArray:
-        """Return a rectangle (1, 4, 3); `begin` and `end` are shares of the width."""
+        """Return a rectangle (1, 4, 3); `begin` and `end` are width shares."""
         corners_m = np.tile(self._low_m, (4, 1))
         corners_m[:, self._across] += self._width_m * np.array((begin, end, end, begin))
         corners_m[:, 1] += (bottom_m, bottom_m, top_m, top_m)

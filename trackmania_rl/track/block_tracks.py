@@ -1,4 +1,4 @@
-"""Tracks of a map's own blocks for the simulated game: loops, walls, pads and gates.
+"""Tracks made from a map's blocks, for the simulated game: loops, walls, pads and gates.
 
 The world is written to a file beside the track's (`simulator.tracks.world_file`). Progress counts along a line through
 the map, usually a driven one.
@@ -29,7 +29,7 @@ from trackmania_rl.track.pieces import CrossSection, PathSweep, Piece, road_kind
 from trackmania_rl.track.placed_blocks import cells_of, forward_of
 
 GROUND_WITHIN_M: Final = 3.0  # a line further above the ground flies
-SMOOTHED_POINTS: Final = 9  # points of a line over which normals of the ground are averaged
+SMOOTHED_POINTS: Final = 9  # line points over which ground normals are averaged
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -39,7 +39,7 @@ class BlockTrackError(UserError):
 
 
 def fill_gaps(world: BlockWorld, line_m: FloatArray) -> BlockWorld:
-    """Lay a road along a line (N, 3) wherever it leads through unknown blocks, as wide as their names say."""
+    """Lay a road along a line (N, 3) wherever it leads through unknown blocks, as wide as the block names say."""
     block_at = {cell: block for block in world.unknown for cell in cells_of(block)}
     on_line = [block_at.get((x, y, z)) for x, y, z in (line_m // BLOCK_SIZE_M).astype(int).tolist()]
     parts = [(world.corners_m, world.surface, world.block)]
@@ -67,11 +67,11 @@ def fill_gaps(world: BlockWorld, line_m: FloatArray) -> BlockWorld:
 
 
 def arrays_of_map(challenge: Challenge, world: BlockWorld, line_m: FloatArray) -> MeshWorld:
-    """Make the world of a map along a line (N, 3), in metres, start to finish, about 0.5 m apart; omit unknown blocks.
+    """Make a map's world along a line (N, 3), in metres, start to finish, about 0.5 m apart; omit unknown blocks.
 
     Raises:
         BlockTrackError: if there is no start or finish.
-        MapTrackError: if the line is not one of this map.
+        MapTrackError: if the line is not on this map.
     """
     check_line(challenge, line_m)
     name = challenge.plain_name
@@ -106,7 +106,7 @@ def arrays_of_map(challenge: Challenge, world: BlockWorld, line_m: FloatArray) -
 
 
 def normals_along(mesh: SurfaceMesh, line_m: FloatArray) -> FloatArray:
-    """Return unit normals (N, 3) of the ground under a line, interpolated where it flies."""
+    """Return ground normals (N, 3), unit vectors, under a line, interpolated where it flies."""
     up = np.full(line_m.shape, np.nan)
     for index, (x, y, z) in enumerate(line_m.tolist()):
         ground = ground_under(mesh, x, y, z, GROUND_WITHIN_M)

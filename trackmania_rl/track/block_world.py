@@ -1,4 +1,4 @@
-"""World of a map's blocks: triangles to drive on, gates, grass, water, and unknown blocks."""
+"""World made from a map's blocks: triangles to drive on, gates, grass, water, and unknown blocks."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from trackmania_rl.track.pieces import SHAPE_BITS, Piece, stadium_pieces
 from trackmania_rl.track.placed_blocks import cells_of, forward_of, to_world
 
 GRASS_HEIGHT_M: Final = 9.0
-MOST_CELLS: Final = 256  # per direction of a map's grid; files have a byte for each
+MOST_CELLS: Final = 256  # per direction in a map's grid; files have a byte for each
 MOST_BLOCKS: Final = 50_000
 MOST_TRIANGLES: Final = 400_000  # over ten times the largest maps'
-ON_GRASS_CELL: Final = 1  # highest layer of blocks on or in the stadium's ground
+ON_GRASS_CELL: Final = 1  # highest block layer on or in the stadium's ground
 
-DEFAULT_SPAWN_M: Final = (16.0, 1.5685, 11.2)  # as of a checkpoint of road
+DEFAULT_SPAWN_M: Final = (16.0, 1.5685, 11.2)  # as on a road checkpoint
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -38,53 +38,53 @@ class GateBox:
 
     block: Block
     kind: Gate
-    trigger_m: FloatArray  # (2, 3) lowest and highest corner of the box that a car must touch
-    spawn_m: FloatArray  # (3,) of a car that faces as the block does
+    trigger_m: FloatArray  # (2, 3) lowest and highest corners, box that a car must touch
+    spawn_m: FloatArray  # (3,) for a car that faces as the block does
 
 
 @dataclass(frozen=True)
 class BlockWorld:
-    """World of a map's blocks; T triangles in world axes."""
+    """World made from a map's blocks; T triangles in world axes."""
 
     corners_m: FloatArray  # (T, 3, 3) counter-clockwise from the side that is driven on
-    surface: npt.NDArray[np.int64]  # (T,) of `Surface`
+    surface: npt.NDArray[np.int64]  # (T,) `Surface` values
     block: npt.NDArray[np.int64]  # (T,) index into `blocks`
     blocks: tuple[Block, ...]  # in the file's order
-    has_grass: npt.NDArray[np.bool_]  # (X, Z) True if the stadium's grass is in a column of cells
+    has_grass: npt.NDArray[np.bool_]  # (X, Z) True if the stadium's grass is in a cell column
     gates: tuple[GateBox, ...]  # in the file's order
     water: tuple[Block, ...]
     scenery: tuple[Block, ...]  # known, not driven on, not built
     replaced: tuple[Block, ...]  # fields and hills that others are dug into, not built
     unknown: tuple[Block, ...]  # not in the catalogue, not built
-    filled: tuple[Block, ...] = ()  # not in the catalogue, with a road along a line in their place
+    filled: tuple[Block, ...] = ()  # not in the catalogue, replaced by a road along a line
     fillings: tuple[Piece, ...] = ()  # these roads, in world axes
 
     @property
     def forward(self) -> FloatArray:
-        """(T, 3) direction of each triangle's block, in which its pad pushes."""
+        """(T, 3) each triangle's block direction, in which a pad pushes."""
         forwards = np.array([forward_of(block) for block in self.blocks]).reshape(-1, 3)
         return np.asarray(forwards[self.block])
 
     @property
     def known_share(self) -> float:
-        """Share of the blocks, scenery excluded, that are in the catalogue."""
+        """Share of blocks, scenery excluded, that are in the catalogue."""
         n_driven = len(self.blocks) - len(self.scenery)
         return 1.0 if n_driven == 0 else 1.0 - len(self.unknown + self.filled) / n_driven
 
     @property
     def knowledge(self) -> Counter[str]:
-        """Numbers of known blocks, scenery excluded, by the origin of their shape (`pieces.Knowledge`)."""
+        """Known block counts, scenery excluded, by shape origin (`pieces.Knowledge`)."""
         pieces = map(stadium_pieces().find, self.blocks)
         return Counter(piece.knowledge for piece in pieces if piece is not None and not piece.is_scenery)
 
     @property
     def unknown_names(self) -> list[tuple[str, int]]:
-        """Names and counts of unknown blocks, the most frequent first."""
+        """Unknown block names and counts, the most frequent first."""
         return names_of(self.unknown)
 
 
 def names_of(blocks: Iterable[Block]) -> list[tuple[str, int]]:
-    """Return names and counts of blocks, the most frequent first."""
+    """Return block names and counts, the most frequent first."""
     counts = Counter(block.name for block in blocks)
     return sorted(counts.items(), key=lambda item: (-item[1], item[0]))
 
@@ -93,7 +93,7 @@ def world_of(challenge: Challenge) -> BlockWorld:
     """Build a map's world.
 
     Raises:
-        BlockWorldError: if the map is of another environment, a block is outside every map's grid, or there are too
+        BlockWorldError: if the map is from another environment, a block is outside every map's grid, or there are too
             many blocks or triangles.
     """
     _check(challenge)
@@ -153,7 +153,7 @@ def world_of(challenge: Challenge) -> BlockWorld:
 
 
 def _dug_cells(challenge: Challenge) -> set[tuple[int, int, int]]:
-    """Return the cells of the blocks that are dug into fields and hills."""
+    """Return the cells with blocks that are dug into fields and hills."""
     pieces = stadium_pieces()
     dug = set[tuple[int, int, int]]()
     for block in challenge.blocks:

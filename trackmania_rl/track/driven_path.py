@@ -1,6 +1,6 @@
-"""Path of a car in one race, without the part after the finish and without abandoned stretches.
+"""A car's path in one race, without the part after the finish and without abandoned stretches.
 
-A respawn puts the car back to the middle of the last checkpoint. The samples since that checkpoint are cut out.
+A respawn puts the car back to the last checkpoint's middle. The samples since that checkpoint are cut out.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from trackmania_rl.errors import UserError
 from trackmania_rl.gbx.replay import Ghost, GhostSamples
 
 RESPAWN_REACH_M: Final = 24.0
-"""Largest distance between a checkpoint's passage and its respawn: gates are 32 m wide."""
+"""Largest distance between a checkpoint's passage and the respawn: gates are 32 m wide."""
 JUMP_FACTOR: Final = 1.3
 JUMP_SLACK_M: Final = 1.0
-"""Between two samples a car moves at most JUMP_FACTOR times its higher speed's distance, plus JUMP_SLACK_M."""
+"""Between two samples a car moves at most JUMP_FACTOR times the higher speed's distance, plus JUMP_SLACK_M."""
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -29,7 +29,7 @@ class DrivenPathError(UserError):
 
 @dataclass(frozen=True)
 class DrivenPath:
-    """Path of one car; S samples."""
+    """One car's path; S samples."""
 
     name: str
     time_ms: FloatArray  # (S,)
@@ -41,10 +41,10 @@ class DrivenPath:
 
 
 def path_of_ghost(ghost: Ghost, name: str) -> DrivenPath:
-    """Return the path of a ghost, from the start to its race time; `name` is for errors.
+    """Return a ghost's path, from the start to the race time; `name` is for errors.
 
     Raises:
-        DrivenPathError: if it has no samples or too few, or its car jumps without a respawn.
+        DrivenPathError: if it has no samples or too few, or the car jumps without a respawn.
     """
     samples = ghost.samples
     if samples is None or len(samples.time_ms) < 3:
@@ -81,7 +81,7 @@ def _until_finish(samples: GhostSamples, race_time_ms: int | None) -> GhostSampl
         return samples
     kept = samples.time_ms < race_time_ms
     if kept.sum() < 2 or race_time_ms - samples.time_ms[kept][-1] > 2 * samples.period_ms:
-        return samples  # the samples end long before the race, so its end is unknown
+        return samples  # the samples end long before the race, so the end is unknown
     return GhostSamples(
         samples.period_ms,
         np.append(samples.time_ms[kept], race_time_ms),
@@ -92,7 +92,7 @@ def _until_finish(samples: GhostSamples, race_time_ms: int | None) -> GhostSampl
 
 
 def _without_abandoned(samples: GhostSamples, ghost: Ghost, name: str) -> tuple[list[int], tuple[str, ...]]:
-    """Return the indices of the path's samples, and notes on the cut ones."""
+    """Return the path's sample indices, and notes on cut samples."""
     kept: list[int] = []
     notes: list[str] = []
     next_index = 0
@@ -110,9 +110,9 @@ def _without_abandoned(samples: GhostSamples, ghost: Ghost, name: str) -> tuple[
 
 
 def _jumps(samples: GhostSamples, ghost: Ghost, name: str) -> list[int]:
-    """Return the indices of the samples after which the car was set back to a checkpoint.
+    """Return the sample indices after which the car was set back to a checkpoint.
 
-    A slow car that respawns near its checkpoint makes no long step, so the respawn key counts too.
+    A slow car that respawns near the checkpoint makes no long step, so the respawn key counts too.
     """
     step_m = np.linalg.norm(np.diff(samples.position_m, axis=0), axis=1)  # (S - 1,)
     period_s = np.diff(samples.time_ms) / 1000.0

@@ -1,6 +1,6 @@
-"""Map of the client: path for the game, zones along its line, road, times to beat.
+"""Client's map: path for the game, zones along the line, road, times to beat.
 
-The road of a simulated track is read from the map's file, as the reference line is: a game behind a socket reports no
+A simulated track's road is read from the map file, as is the reference line: a game behind a socket reports no
 walls, and both transports must give the same observation.
 """
 
@@ -35,7 +35,7 @@ _compiled = compiler_for("game_map", [Path(__file__)])
 FloatArray = npt.NDArray[np.float64]
 
 ZONES_BEFORE_START: Final = 20
-"""Zones straight on before the line's start, as `ZONES_AFTER_END` beyond its end."""
+"""Zones straight on before the line's start, as `ZONES_AFTER_END` beyond the end."""
 SMOOTHING_REACH_POINTS: Final = 5
 """A smoothed point is the mean of the points this many places before and behind it."""
 REAL_CHECKPOINT_RADIUS_M: Final = 12.0
@@ -43,23 +43,23 @@ REAL_CHECKPOINT_RADIUS_M: Final = 12.0
 SAME_CHECKPOINT_REACH_M: Final = 50.0
 """Zones this near along the line to a real checkpoint's zone belong to the same lap."""
 NARROWEST_M: Final = 4.0
-"""Lower bound of the reported half width of a way through blocks: a human's line passes close to borders."""
+"""Lower bound for the reported half width on a way through blocks: a human's line passes close to borders."""
 
 
 def line_begins_m(settings: ObservationSettings) -> float:
-    """Return the distance, along the virtual checkpoints, of the reference line's first point."""
+    """Return the reference line's first point as a distance along the virtual checkpoints."""
     return (ZONES_BEFORE_START - 0.5) * settings.distance_between_zone_centers_m
 
 
 def zones_of_line(
     line: FloatArray, settings: ObservationSettings, real_checkpoints_m: FloatArray | None = None
 ) -> VirtualCheckpoints:
-    """Make the zones of a map.
+    """Make a map's zones.
 
     Args:
         line: (N, 3) reference line from `load_reference_line`.
-        settings: distance of the zones and width of the road.
-        real_checkpoints_m: (C, 3) the map's own checkpoints, if known. Each belongs to the nearest zone within
+        settings: zone distance and road width.
+        real_checkpoints_m: (C, 3) the map's checkpoints, if known. Each belongs to the nearest zone within
             `REAL_CHECKPOINT_RADIUS_M`, once per lap.
     """
     spacing_m = settings.distance_between_zone_centers_m
@@ -89,7 +89,7 @@ def extend_and_smooth(line: FloatArray, n_points_before: int, n_points_after: in
     """Extend a line (N, 3) straight at both ends by some points, then smooth it.
 
     The extension repeats the line's first and last step. Smoothing replaces every point but the outermost
-    `SMOOTHING_REACH_POINTS` by the mean of its two neighbours at that reach.
+    `SMOOTHING_REACH_POINTS` by the mean of the two neighbours at that reach.
     """
     backwards = np.arange(n_points_before, 0, -1)[:, None] * (line[0] - line[1])
     forwards = np.arange(1, n_points_after + 1)[:, None] * (line[-1] - line[-2])
@@ -103,7 +103,7 @@ def extend_and_smooth(line: FloatArray, n_points_before: int, n_points_after: in
 def _tie_real_checkpoints(
     centers_m: FloatArray, checkpoints_m: FloatArray, spacing_m: float
 ) -> tuple[FloatArray, FloatArray]:
-    """Return checkpoint position (Z, 3) and radius (Z,) by zone; a checkpoint may belong to one zone of each lap."""
+    """Return checkpoint position (Z, 3) and radius (Z,) by zone; a checkpoint may belong to one zone on each lap."""
     positions = np.zeros_like(centers_m)
     radii = np.full(len(centers_m), np.inf)
     same_passage_zones = math.ceil(SAME_CHECKPOINT_REACH_M / spacing_m)
@@ -118,7 +118,7 @@ def _tie_real_checkpoints(
 
 
 def load_known_road(track_file: Path, zones: VirtualCheckpoints) -> KnownRoad:
-    """Read the road of a track file (`.toml`), or of a bare reference line (`.npy`).
+    """Read the road from a track file (`.toml`), or of a bare reference line (`.npy`).
 
     Raises:
         TrackFileError: if the file can't be used.
@@ -149,7 +149,7 @@ def load_known_road(track_file: Path, zones: VirtualCheckpoints) -> KnownRoad:
 
 @_compiled
 def _nearest_in_order(points_m: npt.NDArray[np.float64], along_m: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
-    """Find the nearest point of a line for each of some points (n, 3) in the line's order.
+    """Find the nearest line point for each point (n, 3), given in the line's order.
 
     The index moves only while the next point is nearer, so crossings and laps do not mix.
     """
@@ -173,7 +173,7 @@ def _distance_squared(a: npt.NDArray[np.float64], b: npt.NDArray[np.float64]) ->
 
 
 def profile_of(track: Track) -> RoadProfile:
-    """Return the width and kind of a track's road: from its file, or measured in its world of blocks."""
+    """Return a track's road width and kind: from the file, or measured in the block world."""
     ribbon = track.ribbon
     if track.mesh_world is not None:
         return measure_road(ribbon, track.mesh_world.mesh)
@@ -186,7 +186,7 @@ def qualities_of(road: RoadProfile, banking: npt.NDArray[np.float64], narrowest_
     Args:
         road: at P cross-sections.
         banking: (P,) rise to the left border per metre.
-        narrowest_m: lower bound of the half width.
+        narrowest_m: lower bound for the half width.
     """
     of_road = {
         "half_width_m": np.maximum(np.minimum(road.to_left_m, road.to_right_m), narrowest_m),
@@ -205,7 +205,7 @@ class GameMap:
     """Map, ready to be driven."""
 
     name: str
-    path: str  # argument of the game's `map` command
+    path: str  # argument for the game's `map` command
     zones: VirtualCheckpoints
     road: KnownRoad | None = None
 
@@ -216,7 +216,7 @@ def map_file(entry: MapEntry, maps_folder: Path) -> Path:
 
 
 def what_misses_checkpoints(entry: MapEntry, maps_folder: Path) -> str | None:
-    """Return why nothing checks a real map's own checkpoints, and the remedy; None if something does."""
+    """Return why nothing checks a real map's checkpoints, and the remedy; None if something does."""
     challenge = map_file(entry, maps_folder)
     if not is_challenge_file(challenge) or challenge.is_file():
         return None
@@ -227,13 +227,13 @@ def what_misses_checkpoints(entry: MapEntry, maps_folder: Path) -> str | None:
 
 
 def named_maps(settings: Settings) -> list[MapEntry]:
-    """Return each map of the map cycle once, without generators, which have no files yet."""
+    """Return each map in the map cycle once, without generators, which have no files yet."""
     entries = {entry.map_name: entry for entry in settings.game.map_cycle if entry.has_files}
     return list(entries.values())
 
 
 def load_map_files(settings: Settings, entry: MapEntry, maps_folder: Path) -> npt.NDArray[np.float64]:
-    """Return the reference line of a map, (N, 3) in metres, and check the track of the simulated game.
+    """Return a map's reference line, (N, 3) in metres, and check the simulated game's track.
 
     Raises:
         UserError: if either is missing or damaged.
@@ -244,7 +244,7 @@ def load_map_files(settings: Settings, entry: MapEntry, maps_folder: Path) -> np
 
 
 def load_reference_lines(settings: Settings, maps_folder: Path) -> dict[str, npt.NDArray[np.float64]]:
-    """Return the reference line of each map of the map cycle by name, so that a bad one is refused before its races.
+    """Return the reference line for each map in the map cycle by name, so that a bad one is refused before any race.
 
     Raises:
         UserError: as `load_map_files`.
@@ -253,7 +253,7 @@ def load_reference_lines(settings: Settings, maps_folder: Path) -> dict[str, npt
 
 
 def load_game_map(entry: MapEntry, maps_folder: Path, settings: ObservationSettings) -> GameMap:
-    """Read a map's reference line, and its own checkpoints if its `.Challenge.Gbx` is in the maps folder.
+    """Read a map's reference line, and the map's checkpoints if the `.Challenge.Gbx` is in the maps folder.
 
     Raises:
         ReferenceLineError: if there is no usable line.
@@ -274,7 +274,7 @@ def load_game_map(entry: MapEntry, maps_folder: Path, settings: ObservationSetti
 
 
 def load_reference_times(entries: Iterable[MapEntry], maps_folder: Path) -> dict[str, MedalTimes]:
-    """Return the times, by map name, of each map that has any, in its `.Challenge.Gbx` or its track file's `[times]`.
+    """Return reference times by map name, from each `.Challenge.Gbx` or track file's `[times]` that has any.
 
     Raises:
         UserError: if a map's file can't be read.

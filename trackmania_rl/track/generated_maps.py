@@ -1,4 +1,4 @@
-"""Generated tracks of a map cycle, as files in a folder of bounded size."""
+"""Generated tracks in a map cycle, as files in a folder with bounded size."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from trackmania_rl.simulator.tracks.track_generator import GeneratedTrack, Track
 log = logging.getLogger(__name__)
 
 MOST_TRACKS_KEPT: Final = 1000
-"""Some 25 MB of files: far more than are in use, since a restarted game loads its map again."""
+"""Some 25 MB in files: far more than are in use, since a restarted game loads the map again."""
 MOST_NAMED_TRACKS: Final = 32
 """Tracks that `generated_track` keeps."""
 TRACK_FILES: Final = "generated_*.toml"
 
 
 class GeneratedMaps:
-    """Generated tracks of one process.
+    """One process's generated tracks.
 
-    Each track is drawn from its number alone, so a run can continue from the count of races.
+    Each track is drawn from the track number alone, so a run can continue from the race count.
 
     Args:
         folder: for this object alone; made when needed. Earlier tracks in it are deleted, and no other files.
-        seeds: source of each track's seed and difficulty.
-        most_kept: limit of kept tracks; those used last stay.
-        n_begun: number of earlier races on each generator's tracks, by `generator_key`.
+        seeds: source for each track's seed and difficulty.
+        most_kept: limit on kept tracks; those used last stay.
+        n_begun: earlier races on each generator's tracks, by `generator_key`.
     """
 
     def __init__(
@@ -57,9 +57,9 @@ class GeneratedMaps:
                 file.unlink(missing_ok=True)
 
     def draw(self, entry: MapEntry) -> MapEntry:
-        """Return the map of the next race: a track of the generator's range, under the entry's name.
+        """Return the next race's map: a track in the generator's range, under the entry's name.
 
-        Each track comes `races_per_track` times in a row; equal generators share their tracks. If a new track cannot be
+        Each track comes `races_per_track` times in a row; equal generators share tracks. If a new track cannot be
         written (disk full), the generator's last one is driven once more.
 
         Raises:
@@ -83,18 +83,18 @@ class GeneratedMaps:
         return drawn
 
     def n_begun(self, generator: GeneratorSettings) -> int:
-        """Return the number of races begun on a generator's tracks."""
+        """Return how many races began on a generator's tracks."""
         return self._n_begun.get(generator_key(generator), 0)
 
     def recipe(self, generator: GeneratorSettings, number: int) -> TrackRecipe:
-        """Return the recipe of a generator's race of this number."""
+        """Return the recipe for a generator's race with this number."""
         words = np.frombuffer(hashlib.sha256(generator_key(generator).encode()).digest(), dtype="<u4").tolist()
         of_track = (*self._seeds.spawn_key, *words, number // generator.races_per_track)
         sequence = np.random.SeedSequence(self._seeds.entropy, spawn_key=of_track)
         return draw_recipe(generator, np.random.default_rng(sequence))
 
     def concrete(self, entry: MapEntry, recipe: TrackRecipe) -> MapEntry:
-        """Return `entry` with the files of a recipe's track in place of its generator, writing them if needed.
+        """Return `entry` with a recipe's track files instead of the generator, writing them if needed.
 
         Raises:
             UserError: if the track cannot be written.
@@ -114,7 +114,7 @@ class GeneratedMaps:
 
 
 def generator_key(generator: GeneratorSettings) -> str:
-    """Return a short name of a generator, the same for equal ones."""
+    """Return a generator's short name, the same for equal generators."""
     return hashlib.sha256(generator.model_dump_json().encode()).hexdigest()[:16]
 
 
@@ -125,26 +125,26 @@ def draw_recipe(generator: GeneratorSettings, rng: np.random.Generator) -> Track
 
 
 def first_recipes(generator: GeneratorSettings, n_tracks: int) -> list[TrackRecipe]:
-    """Return up to `n_tracks` first seeds of a generator, with difficulties spread evenly over its range."""
+    """Return a generator's first seeds, up to `n_tracks`, with difficulties spread evenly over the range."""
     n_tracks = min(n_tracks, generator.last_seed - generator.first_seed + 1)
     difficulties = np.linspace(*generator.difficulty_range, n_tracks)
     return [TrackRecipe(generator.first_seed + k, float(difficulty)) for k, difficulty in enumerate(difficulties)]
 
 
 def is_generated_track(name: str) -> bool:
-    """Return whether a name is that of a generated track, which is not made for that."""
+    """Return whether a name is a generated track's; does not make the track."""
     return TrackRecipe.from_name(name) is not None
 
 
 @functools.lru_cache(maxsize=MOST_NAMED_TRACKS)
 def generated_track(name: str) -> GeneratedTrack | None:
-    """Return a generated track by its name; None for any other name."""
+    """Return a generated track by name; None for any other name."""
     recipe = TrackRecipe.from_name(name)
     return None if recipe is None else generate_track(recipe)
 
 
 def write_in_folder(recipe: TrackRecipe, folder: Path) -> Path:
-    """Write a recipe's track under its own name, replacing an earlier one; return the track file.
+    """Write a recipe's track under the recipe's name, replacing an earlier one; return the track file.
 
     Raises:
         UserError: if it cannot be written.
@@ -155,7 +155,7 @@ def write_in_folder(recipe: TrackRecipe, folder: Path) -> Path:
 
 
 def write_generated_track(recipe: TrackRecipe, track_file: Path) -> None:
-    """Make a recipe's track and write it, with its line beside it.
+    """Make a recipe's track and write it, with the line beside it.
 
     Raises:
         UserError: if it cannot be written.

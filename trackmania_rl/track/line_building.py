@@ -1,7 +1,7 @@
-"""Reference lines from driven races: samples of a car become points at equal distances, start to finish.
+"""Reference lines from driven races: a car's samples become points at equal distances, start to finish.
 
 A curve is laid through a ghost's samples: cubic Hermite pieces (de Boor, "A Practical Guide to Splines", chapter IV)
-over chord length, with the tangents of the parabola through each sample and its two neighbours (Bessel's). It is
+over chord length, with tangents from the parabola through each sample and two neighbours (Bessel's). It is
 resampled at equal arc length, smoothed, and cut or extended to the finish.
 """
 
@@ -22,9 +22,9 @@ from trackmania_rl.track.pieces import hermite
 from trackmania_rl.track.placed_blocks import forward_of
 
 SMOOTHING_M: Final = 2.0
-"""Width of the moving average over a line. In a bend of radius R it moves the line inwards by SMOOTHING_M²/(24 R)."""
-MAX_LENGTH_M: Final = 50_000.0  # of a race; the longest maps have some 10 km a lap
-BEYOND_FINISH_M: Final = 1.0  # behind the plane in the middle of the finish block
+"""Width of the moving average over a line. In a bend with radius R it moves the line inwards by SMOOTHING_M²/(24 R)."""
+MAX_LENGTH_M: Final = 50_000.0  # per race; the longest maps have some 10 km a lap
+BEYOND_FINISH_M: Final = 1.0  # behind the plane in the finish block's middle
 GATE_REACH_M: Final = 60.0
 """A line that ends this near to the finish, or begins this near to the start, is extended to it."""
 MAX_MEAN_OFFSET_M: Final = 32.0  # races further apart took different ways, which have no mean
@@ -42,10 +42,10 @@ class LineError(UserError):
 
 @dataclass(frozen=True)
 class BuiltLine:
-    """New reference line of N points."""
+    """New reference line with N points."""
 
-    points_m: FloatArray  # (N, 3) world axes, start to finish, at equal distances of about the spacing
-    # (N,) of the car, the first of several; None for a line that was not driven
+    points_m: FloatArray  # (N, 3) world axes, start to finish, at equal distances, about the spacing
+    # (N,) the car's, the first path's if there are several; None for a line that was not driven
     speed_m_s: FloatArray | None
     notes: tuple[str, ...] = ()
 
@@ -56,16 +56,16 @@ def build_line(
     spacing_m: float = LINE_SPACING_M,
     smoothing_m: float = SMOOTHING_M,
 ) -> BuiltLine:
-    """Make a line of one race, or of the mean of several.
+    """Make a line from one race, or from the mean of several.
 
     Args:
         paths: one or more races on the same map; speeds are the first one's.
-        challenge: the map, to cut or extend the line to its start and finish.
-        spacing_m: distance of neighbouring points; > 0.
-        smoothing_m: width of the moving average; 0 for none.
+        challenge: the map, to cut or extend the line to the start and finish.
+        spacing_m: distance between neighbouring points; > 0.
+        smoothing_m: moving average width; 0 for none.
 
     Raises:
-        LineError: if there is no path, one is too short or too long, or two of them took different ways.
+        LineError: if there is no path, one is too short or too long, or two paths took different ways.
     """
     if not paths:
         raise LineError("no race was given to make a line of; name at least one replay")
@@ -85,7 +85,7 @@ def build_line(
 
 
 def line_of_path(path: DrivenPath, spacing_m: float = LINE_SPACING_M, smoothing_m: float = SMOOTHING_M) -> BuiltLine:
-    """Make a line of one race, from its first sample to its last.
+    """Make a line from one race, first sample to last.
 
     Raises:
         LineError: if it is shorter than 20 m or longer than `MAX_LENGTH_M`.
@@ -107,7 +107,7 @@ def curve_through(knots_m: FloatArray) -> tuple[FloatArray, npt.NDArray[np.int64
     """Lay a smooth curve through points (K, 3), K >= 3, no two neighbours at the same place.
 
     Returns:
-        (F, 3) points of the curve at most `_FINE_M` of chord apart, and (K,) indices of the knots among them.
+        (F, 3) curve points at most `_FINE_M` of chord apart, and (K,) the knots' indices among them.
     """
     chord_m = np.linalg.norm(np.diff(knots_m, axis=0), axis=1)  # (K - 1,)
     slope = np.diff(knots_m, axis=0) / chord_m[:, None]  # (K - 1, 3)
@@ -129,12 +129,12 @@ def curve_through(knots_m: FloatArray) -> tuple[FloatArray, npt.NDArray[np.int64
 
 
 def arc_length(points_m: FloatArray) -> FloatArray:
-    """Return the metres (N,) along a polyline (N, 3) from its first point to each."""
+    """Return the metres (N,) along a polyline (N, 3) from the first point to each."""
     return np.concatenate(([0.0], np.cumsum(np.linalg.norm(np.diff(points_m, axis=0), axis=1))))
 
 
 def resample(points_m: FloatArray, spacing_m: float) -> FloatArray:
-    """Return points (M, 3) at equal distances along a polyline (N, 3), as near to `spacing_m` as its length allows.
+    """Return points (M, 3) at equal distances along a polyline (N, 3), as near to `spacing_m` as the length allows.
 
     The first and the last point stay. Raises LineError if it is shorter than one spacing.
     """
@@ -147,14 +147,14 @@ def resample(points_m: FloatArray, spacing_m: float) -> FloatArray:
 
 
 def mean_line(base_m: FloatArray, others_m: Sequence[FloatArray], names: Sequence[str]) -> FloatArray:
-    """Return the middle between several lines, point by point of the first.
+    """Return the middle between several lines, point by point along the first.
 
-    It is the mean (of two lines) or median (of more) of their passages through the plane across each point of `base_m`.
+    It is the mean (two lines) or median (more) over their passages through the plane across each point of `base_m`.
 
     Args:
-        base_m: (N, 3) one of the lines, at equal distances.
-        others_m: further lines of the same spacing.
-        names: of all lines, for errors.
+        base_m: (N, 3) one line, at equal distances.
+        others_m: further lines with the same spacing.
+        names: all lines' names, for errors.
 
     Raises:
         LineError: if one passes more than `MAX_MEAN_OFFSET_M` from the first one.
@@ -231,7 +231,7 @@ def _reach_start(line: BuiltLine, challenge: Challenge, spacing_m: float) -> Bui
 
 
 def _reach_finish(line: BuiltLine, challenge: Challenge, spacing_m: float) -> BuiltLine:
-    """Cut or extend a line so that it ends just behind the plane of the finish."""
+    """Cut or extend a line so that it ends just behind the finish plane."""
     beyond_m = _distance_to_gate(line.points_m, challenge, (Gate.FINISH, Gate.START_AND_FINISH))
     if beyond_m is None:
         return line

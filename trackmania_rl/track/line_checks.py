@@ -1,4 +1,4 @@
-"""Checks of a reference line before training: spacing, jumps, ways back, the map's gates.
+"""Checks on a reference line before training: spacing, jumps, ways back, the map's gates.
 
 A *problem* makes a line useless (a car cannot follow it, or races never count). A *warning* should be checked in the
 picture.
@@ -22,12 +22,12 @@ from trackmania_rl.track.line_building import arc_length, directions
 from trackmania_rl.track.placed_blocks import forward_of
 from trackmania_rl.track.reference_line import uneven_steps
 
-GATE_HALF_WIDTH_M: Final = 17.0  # half of a block; cars pass at its very edge
+GATE_HALF_WIDTH_M: Final = 17.0  # half a block; cars pass at the very edge
 GATE_DEPTH_M: Final = 4.0
 GATE_HEIGHT_M: Final = 16.0
 RING_REACH_M: Final = 24.0
-"""Range of a passage below and above its block's floor: a road may be under a gate or over it. Rings reach further."""
-START_REACH_M: Final = 20.0  # the car begins some 5 m before the middle of the start block
+"""A passage's range below and above the block's floor: a road may be under a gate or over it. Rings reach further."""
+START_REACH_M: Final = 20.0  # the car begins some 5 m before the start block's middle
 NARROW_MARGIN_M: Final = 2.0
 KINK_DEG: Final = 60.0
 KINK_LENGTH_M: Final = 2.0
@@ -36,9 +36,9 @@ REPEATED_AFTER_M: Final = 60.0
 TURNED_BACK_WITHIN_M: Final = 2.5
 LEAST_REPEATED_M: Final = 20.0
 SAMPLE_M: Final = 28.0
-"""Way between two samples of a ghost, 100 ms, at the game's highest speed of 1,000 km/h."""
+"""Way between two ghost samples, 100 ms, at the game's highest speed of 1,000 km/h."""
 END_TO_GATE_M: Final = 12.0
-"""A line may end this far before the plane of the finish: the game counts the car's nose, some 6 m before it."""
+"""A line may end this far before the finish plane: the game counts the car's nose, some 6 m before it."""
 
 _MAX_COMPARED_POINTS: Final = 5000
 
@@ -46,7 +46,7 @@ FloatArray = npt.NDArray[np.float64]
 
 
 class Verdict(Enum):
-    """Result of a check."""
+    """A check's result."""
 
     FINE = "fine"
     WARNING = "warning"
@@ -55,7 +55,7 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Result of one check, with numbers."""
+    """One check's result, with numbers."""
 
     check: str
     verdict: Verdict
@@ -64,14 +64,14 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class GatePassage:
-    """One passage of the line through a gate."""
+    """One passage through a gate."""
 
     gate: Block
     station_m: float  # along the line
     point_m: tuple[float, float, float]  # (x, y, z)
-    beside_m: float  # level distance from the middle of the block, to the right of its direction positive
+    beside_m: float  # level distance from the block's middle, positive to the right of the block's direction
     above_m: float  # above the block's floor
-    plane_distance_m: float  # of the line's nearest point
+    plane_distance_m: float  # line's nearest point
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class LineReport:
     """All findings about a line."""
 
     findings: tuple[Finding, ...]
-    passages: tuple[GatePassage, ...]  # of all gates, in the line's order; () without a map
+    passages: tuple[GatePassage, ...]  # all gates', in the line's order; () without a map
     length_m: float
     lowest_m: float
     highest_m: float
@@ -105,8 +105,8 @@ def check_line(
 
     Args:
         line_m: (N, 3), N >= 2, metres.
-        challenge: the map, for checks of its gates.
-        checkpoint_m: (C, 3) places of a race's checkpoint times, in order.
+        challenge: the map, for gate checks.
+        checkpoint_m: (C, 3) places at a race's checkpoint times, in order.
         spacing_m: nominal, between points.
     """
     assert line_m.ndim == 2
@@ -140,7 +140,7 @@ def check_line(
 
 
 def gate_passages(line_m: FloatArray, challenge: Challenge) -> tuple[GatePassage, ...]:
-    """Return the passages of a line (N, 3) through the centre planes of a map's gates, in the line's order."""
+    """Return a line's (N, 3) passages through the centre planes of a map's gates, in the line's order."""
     stations_m = arc_length(line_m)
     passages = [passage for gate in challenge.gates for passage in _passages_of(gate, line_m, stations_m)]
     return tuple(sorted(passages, key=lambda passage: passage.station_m))
@@ -228,7 +228,7 @@ def _check_turning_back(line_m: FloatArray) -> Finding:
 
 
 def _known_laps(challenge: Challenge | None) -> int | None:
-    """Return a map's laps; None if unknown: a map within a replay does not hold the laps of a circuit."""
+    """Return a map's laps; None if unknown: a map within a replay does not hold a circuit's laps."""
     if challenge is None or (challenge.n_laps == 1 and _gates_of(challenge, (Gate.START_AND_FINISH,))):
         return None
     return challenge.n_laps
@@ -254,7 +254,7 @@ def _near_pairs(
     """Find points near each other that are `after_m` to `before_m` apart along the line.
 
     Returns:
-        Stations of the first such pair, and the metres of the line with such a partner before them; or None.
+        Stations of the first such pair, and the line's metres with such a partner before them; or None.
     """
     every = max(1, round(1.0 / LINE_SPACING_M), -(-len(line_m) // _MAX_COMPARED_POINTS))
     stations_m = arc_length(line_m)[::every]
@@ -381,7 +381,7 @@ def _check_finish(line_m: FloatArray, challenge: Challenge) -> Finding:
     finishes = _gates_of(challenge, (Gate.FINISH, Gate.START_AND_FINISH))
     if not finishes:
         return Finding("finish", Verdict.WARNING, "the map has no finish block that is known here")
-    found: list[tuple[float, float, float]] = []  # distances from the plane and from its middle, way to the plane
+    found: list[tuple[float, float, float]] = []  # distance from the plane and from its middle, way to the plane
     for gate in finishes:
         offset_m = line_m[-1] - gate.floor_center_m
         normal = forward_of(gate)

@@ -2,7 +2,7 @@
 
 The road's middle is the line. Known blocks give width, surface and bank; elsewhere a default road is laid. In tight
 turns the road is narrower. Where the line is steeper than 60 degrees or upside down, it is rolled out to a level road
-of the same length, and all that follows moves with it.
+with the same length, and all that follows moves with it.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ SMOOTHING_M: Final = 10.0
 """Moving average over the line: recorded points are rounded, and a driven line wobbles."""
 GRASS_BELOW_M: Final = 10.0
 """A line lower than this with no block below drives on the stadium's grass, which is at 9 m."""
-ON_ROAD_M: Final = 1.5  # a line further above its block's road flies over it, without its bank
-GATE_REACH_M: Final = 24.0  # on the plan, of a line that passes a checkpoint
-START_REACH_M: Final = 64.0  # of a line's first point from its map's start
+ON_ROAD_M: Final = 1.5  # a line further above the block's road flies over it, without the bank
+GATE_REACH_M: Final = 24.0  # on the plan, for a line that passes a checkpoint
+START_REACH_M: Final = 64.0  # from a line's first point to the map's start
 LEAST_WIDTH_M: Final = 4.0
 LEAST_LENGTH_M: Final = 30.0
 WIDTH_OF_RADIUS: Final = 1.6
-"""Largest width of the road in turn radii: less than the 2 at which its inner border would fold over."""
-LEAST_UP: Final = 0.5  # vertical part of the road's normal, below which the line is rolled out: 60 degrees
+"""Largest road width in turn radii: less than the 2 at which the inner border would fold over."""
+LEAST_UP: Final = 0.5  # road normal's vertical part, below which the line is rolled out: 60 degrees
 NEARLY_LEVEL_UP: Final = 0.995
-"""Vertical part of the road's normal at both ends of a rolled-out stretch: 6 degrees."""
+"""Road normal's vertical part at both ends of a rolled-out stretch: 6 degrees."""
 
-_TAPER_REACH_M: Final = 13.0  # track files spread each change of width over this much in both directions
+_TAPER_REACH_M: Final = 13.0  # track files spread each width change over this much in both directions
 _STEEPNESS_WINDOW_M: Final = 5.0
 _ROLL_OUT_MARGIN_M: Final = 15.0
 _BANK_STEP_DEG: Final = 2.0
@@ -54,7 +54,7 @@ BoolArray = npt.NDArray[np.bool_]
 
 
 class MapTrackError(UserError):
-    """No track can be made of a map and a line."""
+    """No track can be made from a map and a line."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ def track_of_map(challenge: Challenge, line_m: FloatArray, name: str) -> MapTrac
     gate_points, missed = _gate_points(challenge, line_m)
     road_m, rolled_out = roll_out(line_m)
     final_m = resample(_smoothed(road_m, SMOOTHING_M), LINE_SPACING_M)
-    # Smoothing shortens bends a little, so points and distances of the two lines are converted by their shares.
+    # Smoothing shortens bends a little, so points and distances on the two lines are converted by length shares.
     nearest_points = np.rint(np.linspace(0, len(line_m) - 1, len(final_m))).astype(int)
     to_new_m = LINE_SPACING_M * (len(final_m) - 1) / (len(line_m) - 1)
     design = TrackDesign(
@@ -109,13 +109,13 @@ def track_of_map(challenge: Challenge, line_m: FloatArray, name: str) -> MapTrac
 
 
 def roll_out(line_m: FloatArray) -> tuple[FloatArray, list[tuple[int, int]]]:
-    """Replace the stretches of a line (N, 3) that no ribbon can follow by level road of the same length.
+    """Replace a line's (N, 3) stretches that no ribbon can follow by level road with the same length.
 
     A line has no normals. The normal is carried along it without twist (parallel transport) and drawn back to the
-    vertical wherever it points upwards; it separates the top of a loop, which is level too, from a road.
+    vertical wherever it points upwards; it separates a loop's top, which is level too, from a road.
 
     Returns:
-        (N, 3) the line, moved behind each stretch, with the lowest point no lower than before; (first, last) points of
+        (N, 3) the line, moved behind each stretch, with the lowest point no lower than before; (first, last) points for
         each stretch.
     """
     step_m = np.diff(line_m, axis=0)
@@ -146,7 +146,7 @@ def _smoothed(line_m: FloatArray, width_m: float) -> FloatArray:
 
 
 def runs(is_inside: BoolArray) -> list[tuple[int, int]]:
-    """Return (first, last) of each run of True in (N,)."""
+    """Return (first, last) for each run of True in (N,)."""
     borders = np.flatnonzero(np.diff(np.concatenate(([False], is_inside, [False])).astype(int)))
     return [(int(begin), int(end) - 1) for begin, end in borders.reshape(-1, 2)]
 
@@ -160,7 +160,7 @@ def check_line(challenge: Challenge, line_m: FloatArray) -> None:
     """Check that a line (N, 3), start to finish, belongs to a map.
 
     Raises:
-        MapTrackError: if it is shorter than 30 m, is outside the map, or does not begin at its start.
+        MapTrackError: if it is shorter than 30 m, is outside the map, or does not begin at the map's start.
     """
     assert line_m.shape == (len(line_m), 3)
     if len(line_m) < LEAST_LENGTH_M / LINE_SPACING_M:
@@ -235,7 +235,7 @@ def _ground_under(challenge: Challenge, line_m: FloatArray) -> _Ground:
 
 
 def _bank_at(here_m: FloatArray, direction: FloatArray, roads: list[Road]) -> float:
-    """Return the rise of the nearest road per metre to the left of a direction; 0 above or beside roads."""
+    """Return the nearest road's rise per metre to the left of a direction; 0 above or beside roads."""
     nearest_m = np.inf
     bank = 0.0
     for road in roads:
@@ -251,9 +251,9 @@ def _bank_at(here_m: FloatArray, direction: FloatArray, roads: list[Road]) -> fl
 
 
 def _gate_points(challenge: Challenge, line_m: FloatArray) -> tuple[list[int], list[Block]]:
-    """Return points of a line at the map's checkpoints, in driving order, and the checkpoints that it misses.
+    """Return line points at the map's checkpoints, in driving order, and the checkpoints that it misses.
 
-    On a map of several laps each passage counts, those of the start line in between as well; else the nearest one.
+    On a map with several laps each passage counts, also through the start line in between; else the nearest one.
     """
     points = []
     missed = []

@@ -1,4 +1,4 @@
-"""Maps by name: of the map cycle, track files, and generated tracks by difficulty and seeds."""
+"""Maps by name: from the map cycle, track files, and generated tracks by difficulty and seeds."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def map_entries(
     names: Sequence[str] = (),
     tracks_folder: str | os.PathLike[str] | None = None,
 ) -> list[MapEntry]:
-    """Return the maps of some names.
+    """Return the maps with these names.
 
     Args:
-        settings: of a run; its map cycle names maps.
+        settings: a run's; the map cycle names maps.
         maps_folder: folder of tracks.
-        names: names of the map cycle, track files with a reference line, or generated tracks as
-            `generated:DIFFICULTY:FIRST_SEED-LAST_SEED`; none for the whole map cycle. A generator gives its first
+        names: names in the map cycle, track files with a reference line, or generated tracks as
+            `generated:DIFFICULTY:FIRST_SEED-LAST_SEED`; none for the whole map cycle. A generator gives the first
             `TRACKS_OF_A_GENERATOR` seeds.
         tracks_folder: for generated tracks, evaluated only when needed; by default in the maps folder.
 
@@ -67,9 +67,9 @@ def map_entries(
 
 
 def explored_maps(settings: Settings, tracks_folder: str | os.PathLike[str]) -> tuple[list[MapEntry], list[float]]:
-    """Return the exploration maps of the map cycle, and their weights.
+    """Return the map cycle's exploration maps, and their weights.
 
-    An entry's races (`repeat`) are shared evenly among its tracks. In a cycle of evaluation races alone, these count.
+    An entry's races (`repeat`) are shared evenly among the tracks. In a cycle with only evaluation races, these count.
 
     Raises:
         UserError: if a track cannot be written.
@@ -85,10 +85,10 @@ def explored_maps(settings: Settings, tracks_folder: str | os.PathLike[str]) -> 
 
 
 def recipes_of(name: str) -> list[TrackRecipe]:
-    """Return the tracks of `generated:DIFFICULTY:SEED` or `generated:DIFFICULTY:FIRST_SEED-LAST_SEED`, or none.
+    """Return the tracks for `generated:DIFFICULTY:SEED` or `generated:DIFFICULTY:FIRST_SEED-LAST_SEED`, or none.
 
     Raises:
-        UserError: if the rest of such a name is malformed.
+        UserError: if the rest in such a name is malformed.
     """
     kind, colon, rest = name.partition(":")
     if kind != "generated" or not colon:
@@ -134,15 +134,15 @@ EXPLORATION_RACES: Final = 4
 
 
 def overrides_for_maps(settings: Settings, maps_folder: Path, names: Sequence[str]) -> dict[str, Any]:
-    """Return `map_cycle` and `run_name` of a training on maps by name (`train.py --map`).
+    """Return `map_cycle` and `run_name` for a training on maps by name (`train.py --map`).
 
     Args:
-        settings: of the configuration; its own maps keep their names and races.
+        settings: the configuration's; maps in its cycle keep names and races.
         maps_folder: folder of tracks and lines.
-        names: as for `map_entries`, or tracks and lines of the maps folder; with the real game, its maps.
+        names: as for `map_entries`, or tracks and lines in the maps folder; with the real game, the game's maps.
 
     Raises:
-        UserError: if there is no map of a name, or the configuration plays no races.
+        UserError: if there is no map with a name, or the configuration plays no races.
     """
     if not any(entry.has_files or entry.generator for entry in settings.game.map_cycle):
         raise UserError(f"--map: this configuration has no maps, as it plays {settings.game.games}")
@@ -157,7 +157,7 @@ def overrides_for_maps(settings: Settings, maps_folder: Path, names: Sequence[st
 
 
 def training_entries(of_map: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the exploration and evaluation entries of a map for the map cycle.
+    """Return a map's exploration and evaluation entries for the map cycle.
 
     Args:
         of_map: `map_name`, and `map_path` with `reference_line` or a `generator`.
@@ -228,7 +228,7 @@ def _in_folder(file: Path, maps_folder: Path) -> str:
 
 
 def as_file_name(text: str) -> str | None:
-    """Return the nearest name of a run or map to a text; None if nothing is left of it."""
+    """Return the nearest run or map name to a text; None if nothing is left of it."""
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", text)[:MOST_LETTERS].strip("-._")
     with contextlib.suppress(ValueError):
         return check_file_name(name)

@@ -1,4 +1,4 @@
-"""Triangles of a piece, in the block's own axes."""
+"""A piece's triangles, in the block's axes."""
 
 from __future__ import annotations
 
@@ -35,22 +35,22 @@ class PieceMesh:
     """T triangles."""
 
     corners_m: FloatArray  # (T, 3, 3) counter-clockwise from the side that is driven on
-    surface: npt.NDArray[np.int64]  # (T,) of `Surface`
+    surface: npt.NDArray[np.int64]  # (T,) `Surface` values
 
 
 @dataclass(frozen=True)
 class Way:
-    """Path of a swept cross-section: N places, in the block's own axes."""
+    """A swept cross-section's path: N places, in the block's axes."""
 
     cross_section: CrossSection
     center_m: FloatArray  # (N, 3) points at 0
-    left: FloatArray  # (N, 3) the cross-section's first axis, not of length 1 where the road is banked
-    up: FloatArray  # (N, 3) its second axis
+    left: FloatArray  # (N, 3) the cross-section's first axis, not a unit vector where the road is banked
+    up: FloatArray  # (N, 3) cross-section's second axis
     is_straight: bool
-    reach_m: FloatArray | None = None  # (N, 2) of the cross-section's right and left end, if it varies along the way
+    reach_m: FloatArray | None = None  # (N, 2) cross-section's right and left end, if it varies along the way
 
     def across(self, places_m: FloatArray) -> FloatArray:
-        """Return places (K, 2) of the cross-section, its ends included, at every place of the way: (N, K, 3)."""
+        """Return cross-section places (K, 2), ends included, at every place on the way: (N, K, 3)."""
         aside_m = np.tile(places_m[:, 0], (len(self.center_m), 1))
         if self.reach_m is not None:
             aside_m[:, [0, -1]] = self.reach_m * (-1.0, 1.0)
@@ -69,9 +69,9 @@ def mesh_of(piece: Piece, block: Block) -> PieceMesh:
 
 
 def ways_of(piece: Piece, block: Block, straight_m: float | None = None, bent_m: float | None = None) -> list[Way]:
-    """Return the ways of a piece's cross-sections.
+    """Return the ways for a piece's cross-sections.
 
-    `straight_m` and `bent_m` are the spacings of places on straight and on other ways; by default the catalogue's.
+    `straight_m` and `bent_m` are the spacings between places on straight and on other ways; by default the catalogue's.
     """
     ways = []
     for sweep in piece.sweeps:
@@ -119,7 +119,7 @@ def _along_lane(sweep: LaneSweep, lane: Lane, size: tuple[int, int], spacing_m: 
 
 
 def _reach(center_m: FloatArray, level_left: FloatArray, size: tuple[int, int]) -> FloatArray:
-    """Return the distances (N, 2) to the border of a block's cells, to the right and to the left."""
+    """Return the distances (N, 2) to a block's cell border, to the right and to the left."""
     place_m = center_m[:, [0, 2]]
     ahead = level_left[:, [0, 2]]
     reach_m = []
@@ -131,7 +131,7 @@ def _reach(center_m: FloatArray, level_left: FloatArray, size: tuple[int, int]) 
 
 
 def _plane_of(lane: Lane, size: tuple[int, int]) -> tuple[FloatArray, FloatArray] | None:
-    """Return a point (x, z) and the gradient of a lane's plane, if its ports are in one."""
+    """Return a point (x, z) and the gradient of a lane's plane, if the ports are in one."""
     gradient = np.array(lane.begin.gradient)
     begin_m = port_place(lane.begin, size)
     end_m = port_place(lane.end, size)
@@ -174,7 +174,7 @@ def _along_arc(sweep: ArcSweep, spacing_m: float | None) -> Way:
 
 
 def _swept(way: Way) -> PieceMesh:
-    """Return triangles between the cross-sections at the N places of a way."""
+    """Return triangles between the cross-sections at a way's N places."""
     grid_m = way.across(way.cross_section.points_m)  # (N, K, 3)
     right = grid_m[:-1, :-1]
     left_on = grid_m[1:, 1:]
@@ -182,7 +182,7 @@ def _swept(way: Way) -> PieceMesh:
     beside = grid_m[:-1, 1:]
     first = np.stack((right, on, left_on), axis=2)
     second = np.stack((right, left_on, beside), axis=2)
-    # The two triangles of a quadrilateral are neighbours, so that flat ones become one face.
+    # A quadrilateral's two triangles are neighbours, so that flat ones become one face.
     return _mesh(np.stack((first, second), axis=2).reshape(-1, 3, 3), way.cross_section.surface)
 
 

@@ -1,7 +1,7 @@
-"""Catalogue of Stadium pieces, read from `pieces/*.toml`: roads through each kind of block, surfaces, gates, spawns.
+"""Stadium piece catalogue, read from `pieces/*.toml`: roads through each block kind, surfaces, gates, spawns.
 
-Coordinates are the block's own axes: z forwards, x to the left, y up, metres from the corner of its lowest cell. Cells
-are 32 x 8 x 32 m. Each file names the sources of its numbers, and each piece its assumptions. Footprints are pygbx's.
+Coordinates are the block's axes: z forwards, x to the left, y up, metres from the lowest cell's corner. Cells
+are 32 x 8 x 32 m. Each file names the number sources, and each piece the assumptions. Footprints are pygbx's.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from trackmania_rl.simulator.tracks.world import Surface
 
 CELL_M: Final = 32.0
 SHAPE_BITS: Final = 0x3F
-"""Bits of a block's flags for the shape of a StadiumRoadMain, which depends on its neighbours."""
+"""Bits in a block's flags for a StadiumRoadMain's shape, which depends on the neighbours."""
 
 FloatArray = npt.NDArray[np.float64]
 SurfaceName = Literal["asphalt", "concrete", "dirt", "grass"]
 Knowledge = Literal["measured", "joined", "mirrored", "assumed"]
-"""Origin of a shape: ghosts on it, edges shared with known pieces, a mirrored or turned piece, footprint and name."""
+"""A shape's origin: ghosts on it, edges shared with known pieces, a mirrored or turned piece, footprint and name."""
 Cell = tuple[int, int, int]
 
 
 class Side(IntEnum):
-    """Side of a block, in quarter turns to the right of forwards."""
+    """A block's side, in quarter turns to the right from forwards."""
 
     FRONT = 0
     RIGHT = 1
@@ -48,8 +48,8 @@ class Port:
 
     side: Side
     place: int  # cell along that side, from the corner at x = z = 0
-    height_m: float  # of the road's middle above the floor of the block's lowest cell
-    gradient: tuple[float, float]  # (x, z) rise per metre of the road's surface
+    height_m: float  # road's middle above the lowest cell's floor
+    gradient: tuple[float, float]  # (x, z) road surface's rise per metre
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,22 +64,22 @@ class Lane:
 class CrossSection:
     """Polyline that is swept along a way."""
 
-    points_m: FloatArray  # (K, 2) to the left of the way and above it, from right to left
+    points_m: FloatArray  # (K, 2) left of the way and above it, from right to left
     surface: Surface
 
 
 @dataclass(frozen=True)
 class LaneSweep:
-    """Cross-section along each lane of the block."""
+    """Cross-section along each block lane."""
 
     cross_section: CrossSection
     facets: int
-    fills_block: bool  # the cross-section's ends reach to the border of the block's cells
+    fills_block: bool  # the cross-section's ends reach the block's cell border
 
 
 @dataclass(frozen=True)
 class PathSweep:
-    """Upright cross-section along a path of straight pieces."""
+    """Upright cross-section along a path made from straight pieces."""
 
     cross_section: CrossSection
     points_m: FloatArray  # (N, 3)
@@ -90,10 +90,10 @@ class ArcSweep:
     """Cross-section along an arc about an axis along x; it moves sideways evenly with the angle."""
 
     cross_section: CrossSection  # above the way is towards the axis
-    center_m: FloatArray  # (2,) z and height of the axis
+    center_m: FloatArray  # (2,) z and height, axis
     radius_m: float
-    angles_rad: FloatArray  # (2,) of its ends; 0 is straight down, a quarter turn is along z
-    across_m: FloatArray  # (2,) x of its ends
+    angles_rad: FloatArray  # (2,) both ends'; 0 is straight down, a quarter turn is along z
+    across_m: FloatArray  # (2,) x, both ends
     facets: int  # straight pieces in all
 
 
@@ -107,19 +107,19 @@ class Polygon:
 
 @dataclass(frozen=True)
 class Piece:
-    """Kind of block."""
+    """Block kind."""
 
     lanes: tuple[Lane, ...] = ()  # roads; none if the way is open (fields) or leaves the ground (loops)
     sweeps: tuple[LaneSweep | PathSweep | ArcSweep, ...] = ()
     polygons: tuple[Polygon, ...] = ()
-    trigger_m: FloatArray | None = None  # (2, 3) lowest and highest corner of a gate's trigger; None for other blocks
+    trigger_m: FloatArray | None = None  # (2, 3) gate trigger's lowest and highest corner; None for other blocks
     spawn_m: FloatArray | None = None  # (3,) car's origin at a start, or after a respawn at a checkpoint
     knowledge: Knowledge = "assumed"
-    uncertainty_m: float = 0.0  # of the surface's height
+    uncertainty_m: float = 0.0  # in the surface height
     is_ground: bool = False  # fields and hills, which give way to what is dug into them
     replaces_ground: bool = False  # the stadium's grass, fields and hills have a hole here
     is_water: bool = False  # a car that falls in is out until the respawn
-    is_scenery: bool = False  # beside the roads; not driven on, and of unknown shape
+    is_scenery: bool = False  # beside the roads; not driven on, and with unknown shape
 
 
 @dataclass(frozen=True)
@@ -128,8 +128,8 @@ class Catalogue:
 
     # by name and shape; the shape is None if all shapes are the same
     by_name: dict[tuple[str, int | None], Piece]
-    patterns: tuple[tuple[str, Piece], ...]  # (pattern, piece) of names with a `*`
-    # (beginning of a name, width of the road in m, surface); the first match applies
+    patterns: tuple[tuple[str, Piece], ...]  # (pattern, piece) for names with a `*`
+    # (name prefix, road width in m, surface); the first match applies
     roads: tuple[tuple[str, float, SurfaceName], ...]
 
     def find(self, block: Block) -> Piece | None:
@@ -142,24 +142,24 @@ class Catalogue:
 
 
 def footprint(name: str) -> tuple[Cell, ...]:
-    """Return the cells (x, y, z) that a block fills, along its own axes."""
+    """Return the cells (x, y, z) that a block fills, along the block's axes."""
     return tuple((x, y, z) for x, y, z in STADIUM_BLOCK_OFFSETS.get(name, [[0, 0, 0]]))
 
 
 def size_cells(name: str) -> tuple[int, int]:
-    """Return the (width, depth) of a block in cells, along its own x and z."""
+    """Return a block's (width, depth) in cells, along the block's x and z."""
     cells = footprint(name)
     return max(x for x, _, _ in cells) + 1, max(z for _, _, z in cells) + 1
 
 
 def lanes_of(block: Block) -> tuple[Lane, ...]:
-    """Return the roads through a block; none if it is unknown, or its road ends in it."""
+    """Return the roads through a block; none if it is unknown, or the road ends in it."""
     piece = stadium_pieces().find(block)
     return () if piece is None else piece.lanes
 
 
 def road_kind(block: Block) -> tuple[float, SurfaceName] | None:
-    """Return the width (m) and the surface of a block's road; None for blocks without one.
+    """Return a block's road width (m) and surface; None for blocks without one.
 
     Blocks outside the catalogue are included. Turbo pads are not distinguished.
     """
@@ -290,7 +290,7 @@ def _sweep(table: dict[str, Any], section: CrossSection) -> LaneSweep | PathSwee
 
 
 def _grid(table: dict[str, Any]) -> list[Polygon]:
-    """Return the triangles of a surface through heights (Z, X) over a grid."""
+    """Return the triangles on a surface through heights (Z, X) over a grid."""
     x_m, z_m = np.meshgrid(table["x_m"], table["z_m"])
     points_m = np.stack((x_m, np.array(table["heights_m"], dtype=np.float64), z_m), axis=2)
     triangles: list[Polygon] = []
@@ -301,11 +301,11 @@ def _grid(table: dict[str, Any]) -> list[Polygon]:
 
 
 def _corner(table: dict[str, Any]) -> tuple[FloatArray, list[Polygon]]:
-    """Return a border (N, 3) around one corner of a square of cells, and the flat ground on one of its sides.
+    """Return a border (N, 3) around one corner of a cell square, and the flat ground on one border side.
 
-    The border is a quarter of a circle, or a straight diagonal. The ground is between it and the other sides (`in`),
-    between it and the corner (`out`), or there is none (`none`); its plane rises along z. It is to the right of the
-    border.
+    The border is a quarter circle, or a straight diagonal. The ground is between it and the other sides (`in`),
+    between it and the corner (`out`), or there is none (`none`); the ground's plane rises along z. The ground is to
+    the right of the border.
     """
     size_m = table["cells"] * CELL_M
     radius_m = table["radius_m"]
@@ -338,7 +338,7 @@ def _corner(table: dict[str, Any]) -> tuple[FloatArray, list[Polygon]]:
 
 
 def _smooth(ends_m: FloatArray, slopes: list[float], facets: int) -> FloatArray:
-    """Return a profile (facets + 1, 2) between two points: the cubic with these slopes at its ends."""
+    """Return a profile (facets + 1, 2) between two points: the cubic with these end slopes."""
     u = np.linspace(0.0, 1.0, facets + 1)
     length_m = ends_m[1, 0] - ends_m[0, 0]
     height_m = hermite(u, length_m, (ends_m[0, 1], ends_m[1, 1]), (slopes[0], slopes[1]))
@@ -346,7 +346,7 @@ def _smooth(ends_m: FloatArray, slopes: list[float], facets: int) -> FloatArray:
 
 
 def hermite(u: FloatArray, length_m: Any, values: tuple[Any, Any], slopes: tuple[Any, Any]) -> FloatArray:
-    """Return the cubic over a length with these values and slopes at its ends, at shares `u` of the length."""
+    """Return the cubic over a length with these end values and end slopes, at length shares `u`."""
     return np.asarray(
         (1 + 2 * u) * (1 - u) ** 2 * values[0]
         + u * (1 - u) ** 2 * length_m * slopes[0]

@@ -1,4 +1,4 @@
-"""Blocks of a map in world axes: the roads through them, and the block under a point."""
+"""A map's blocks in world axes: the roads through them, and the block under a point."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import numpy.typing as npt
 from trackmania_rl.gbx.challenge import BLOCK_CENTER_M, BLOCK_SIZE_M, Block
 from trackmania_rl.track.pieces import CELL_M, Lane, Port, Side, footprint, hermite, lanes_of, road_kind, size_cells
 
-MOST_ABOVE_M: Final = 16.0  # a car further above a cell's floor no longer drives over its block
-LEAST_ABOVE_M: Final = 0.3  # a car lower above a cell's floor drives under its block
+MOST_ABOVE_M: Final = 16.0  # a car further above a cell's floor no longer drives over the block
+LEAST_ABOVE_M: Final = 0.3  # a car lower above a cell's floor drives under the block
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -28,20 +28,20 @@ class Joint:
 
     @property
     def opposite(self) -> Joint:
-        """Joint of the block on the other side of the border, if its road meets this one."""
+        """Joint on the border's other side, if the road there meets this one."""
         return Joint(self.position_m, (self.heading + 2) % 4)
 
 
 @dataclass(frozen=True)
 class Road:
-    """One road through one block, in one of its two directions; K points."""
+    """One road through one block, in one direction; K points."""
 
     block: Block
     lane: int
     enters: Joint
     leaves: Joint
     points_m: FloatArray  # (K, 3) middle, world axes
-    bank: FloatArray  # (K,) rise of the road per metre to the left of its direction
+    bank: FloatArray  # (K,) road's rise per metre to the left of the driving direction
 
 
 def roads_of(block: Block) -> list[Road]:
@@ -54,7 +54,7 @@ def roads_of(block: Block) -> list[Road]:
 
 
 def to_world(points_m: FloatArray, block: Block) -> FloatArray:
-    """Convert points (..., 3) from a block's own axes to the world's."""
+    """Convert points (..., 3) from a block's axes to the world's."""
     width_m, depth_m = (cells * CELL_M for cells in size_cells(block.name))
     x = points_m[..., 0]
     y = points_m[..., 1]
@@ -64,18 +64,18 @@ def to_world(points_m: FloatArray, block: Block) -> FloatArray:
 
 
 def cells_of(block: Block) -> list[tuple[int, int, int]]:
-    """Return the cells of the map's grid that a block fills."""
+    """Return the map grid's cells that a block fills."""
     middles_m = np.array(footprint(block.name)) * BLOCK_SIZE_M + BLOCK_CENTER_M
     return [(int(x), int(y), int(z)) for x, y, z in np.floor(to_world(middles_m, block) / BLOCK_SIZE_M)]
 
 
 def forward_of(block: Block) -> FloatArray:
-    """Return the direction (3,) of a block."""
+    """Return a block's direction (3,)."""
     return np.array(((0.0, 0.0, 1.0), (-1.0, 0.0, 0.0), (0.0, 0.0, -1.0), (1.0, 0.0, 0.0))[block.quarter_turns])
 
 
 class BlockGrid:
-    """Blocks of a map that carry a road, by the cells they fill."""
+    """A map's blocks that carry a road, by the cells they fill."""
 
     def __init__(self, blocks: Iterable[Block]) -> None:
         self._columns: dict[tuple[int, int], list[tuple[int, Block]]] = defaultdict(list)
@@ -118,14 +118,14 @@ def _joint(port: Port, block: Block, size: tuple[int, int]) -> Joint:
 
 
 def lane_points(lane: Lane, size: tuple[int, int]) -> tuple[FloatArray, FloatArray]:
-    """Return the middle of a road in the axes of its block, whose `size` is (width, depth) in cells.
+    """Return a road's middle in the axes of a block, whose `size` is (width, depth) in cells.
 
     Ports on neighbouring sides are joined by a quarter circle, those on opposite sides by a straight or by two arcs of
     one radius. Heights are the cubic with the ports' heights and slopes; the bank follows the cubic as well. A road
-    that banks while it moves sideways turns about a level line at its side, and its height is the quintic.
+    that banks while it moves sideways turns about a level line at the side, and the height is the quintic.
 
     Returns:
-        (K, 3) points from begin to end, at most 0.5 m apart on the plan, and (K,) rise of the road per metre to the
+        (K, 3) points from begin to end, at most 0.5 m apart on the plan, and (K,) the road's rise per metre to the
         left.
     """
     begin_m = port_place(lane.begin, size)
@@ -150,7 +150,7 @@ def lane_points(lane: Lane, size: tuple[int, int]) -> tuple[FloatArray, FloatArr
 
 
 def port_place(port: Port, size: tuple[int, int]) -> FloatArray:
-    """Return x and z (2,) of a port in its block's own axes, metres."""
+    """Return a port's x and z (2,) in the block's axes, metres."""
     along_m = (port.place + 0.5) * CELL_M
     match port.side:
         case Side.FRONT:
@@ -165,12 +165,12 @@ def port_place(port: Port, size: tuple[int, int]) -> FloatArray:
 
 
 def side_direction(side: int) -> FloatArray:
-    """Return the unit vector (x, z) out of a block through a side, in quarter turns to the right of forwards."""
+    """Return the unit vector (x, z) out of a block through a side, in quarter turns to the right from forwards."""
     return np.array(((0.0, 1.0), (-1.0, 0.0), (0.0, -1.0), (1.0, 0.0))[side % 4])
 
 
 def _left(direction: FloatArray) -> FloatArray:
-    """Return the left of a direction (x, z): left = up x forward."""
+    """Return the left for a direction (x, z): left = up x forward."""
     return np.array((direction[1], -direction[0]))
 
 

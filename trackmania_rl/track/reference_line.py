@@ -1,6 +1,6 @@
 """Reference lines: points along a track from which the virtual checkpoints (zones) are made.
 
-A line is a `.npy` file of shape (N, 3), in metres in the game's world axes, from the start line to the finish, one
+A line is a `.npy` file with shape (N, 3), in metres in the game's world axes, from the start line to the finish, one
 point every `LINE_SPACING_M`.
 """
 
@@ -26,15 +26,15 @@ log = logging.getLogger(__name__)
 
 MIN_SPACING_RATIO: Final = 0.25
 MAX_SPACING_RATIO: Final = 2.0
-"""Bounds of the distance of two neighbouring points, as a factor of the nominal one. Recorded lines that were smoothed
-by hand keep within 0.7 to 1.3."""
+"""Bounds for the distance between neighbouring points, as a factor on the nominal distance. Recorded lines smoothed by
+hand keep within 0.7 to 1.3."""
 MAX_RESAMPLED_STEP_RATIO: Final = 10.0
-"""Longest step of a line that is resampled, as a factor of the nominal distance; at most `MAX_RESAMPLED_SHARE` of its
+"""Longest step in a resampled line, as a factor on the nominal distance; at most a share `MAX_RESAMPLED_SHARE` of
 steps are outside the bounds. Any other line is refused."""
 
 
 class ReferenceLineError(UserError):
-    """A reference line is missing, unreadable, or of another spacing than the settings say."""
+    """A reference line is missing, unreadable, or with another spacing than the settings say."""
 
 
 def load_reference_line(path: Path, spacing_m: float = LINE_SPACING_M) -> npt.NDArray[np.float64]:
@@ -42,13 +42,13 @@ def load_reference_line(path: Path, spacing_m: float = LINE_SPACING_M) -> npt.ND
 
     Args:
         path: the `.npy` file; pickled objects in it are refused.
-        spacing_m: the nominal distance of two neighbouring points.
+        spacing_m: the nominal distance between neighbouring points.
 
     Returns:
         (N, 3) float64 points in metres, N >= 2.
 
     Raises:
-        ReferenceLineError: if the file is missing, damaged, of another shape, not finite or of another spacing.
+        ReferenceLineError: if the file is missing, damaged, not finite, or has another shape or spacing.
     """
     line = read_points(path)
     wrong, is_mendable = uneven_steps(line, spacing_m)
@@ -62,10 +62,10 @@ def load_reference_line(path: Path, spacing_m: float = LINE_SPACING_M) -> npt.ND
 
 
 def read_points(path: Path) -> npt.NDArray[np.float64]:
-    """Read the (N, 3) finite points of a reference line, N >= 2, at any spacing.
+    """Read a reference line's (N, 3) finite points, N >= 2, at any spacing.
 
     Raises:
-        ReferenceLineError: if the file is missing, damaged, of another shape or not finite.
+        ReferenceLineError: if the file is missing, damaged, not finite, or has another shape.
     """
     if not path.exists():
         raise ReferenceLineError(
