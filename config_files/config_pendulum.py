@@ -20,12 +20,12 @@ map_cycle = (
     {"map_name": "pendulum", "is_explo": False, "fill_buffer": True, "repeat": 1},
 )
 
-# Few actions, each learned from often.
+# Few actions, each learned from often. The collectors wait for the updates, so that they act with newest weights.
 games_per_collector = 1
+sampling = "synchronous"
 lr_schedule = ((0, 1e-3),)
 number_times_single_memory_is_used_before_discard = 256.0
 
-# A small network, and no floats of races.
-float_hidden_dim = 64
+# No floats of races.
 memory_size_start_learn_schedule = ((0, 500),)
 fourier_wavelengths = {}
