@@ -1,4 +1,4 @@
-"""The environment of a data set, and its compatibility with a run."""
+"""A data set's environment, and compatibility with a run."""
 
 from __future__ import annotations
 
@@ -25,30 +25,30 @@ from trackmania_rl.settings.game import RACES
 from trackmania_rl.settings.groups import MACHINE_SETTINGS
 
 GROUPS_OF_AN_ENVIRONMENT: Final = ("game", "observation", "reward")
-"""Groups of settings of `TrackMania/Race-v0`."""
+"""Settings groups for `TrackMania/Race-v0`."""
 OTHERS: Final = MACHINE_SETTINGS - {"maps_folder"} | {"games_per_collector"}
-"""Settings of these groups that do not belong to an environment."""
+"""Settings in these groups that do not belong to an environment."""
 MEANING: Final = sorted(
     DRIVER_SETTINGS
     & (GameSettings.model_fields.keys() | ObservationSettings.model_fields.keys())
     - {"games", "game", "image_width_px", "image_height_px", "action_forward_idx"}
     - {"fourier_wavelengths", "state_normalization"}
 )
-"""Settings that change the meaning of floats or actions, but not always their shapes."""
+"""Settings that change what floats or actions mean, but not always their shapes."""
 _NORMALIZED: Final = "holds normalized observations: record it from an environment with normalize=False"
 
 log = logging.getLogger(__name__)
 
 
 def environment_spec(settings: Settings, maps: Sequence[str] = ()) -> EnvSpec | None:
-    """Return the specification of a configuration's environment, valid on any machine with this project.
+    """Return the specification for a configuration's environment, valid on any machine with this project.
 
     Args:
-        settings: of a run.
-        maps: see `make_race_env`; none for those of the map cycle. Only the last part of paths is written.
+        settings: a run's.
+        maps: see `make_race_env`; none for the map cycle's. Only the last path part is written.
 
     Returns:
-        The specification; None for own environments without a Gymnasium id, or with arguments that are not JSON.
+        The specification; None for custom environments without a Gymnasium id, or with arguments that are not JSON.
     """
     games = settings.game.games
     if games == RACES:
@@ -103,10 +103,10 @@ def check_fits(
 
 
 def check_dataset(dataset: DataSet, settings: Settings, form: DataSetForm) -> None:
-    """Check that a data set fits a run, its first episode included; see `check_fits`.
+    """Check that a data set, first episode included, fits a run; see `check_fits`.
 
     Raises:
-        UserError: if it does not, or its observations are normalized, whatever it says of its environment.
+        UserError: if it does not, or the observations are normalized, whatever the environment entry says.
     """
     check_fits(dataset.name, dataset.observation_space, dataset.action_space, dataset.env_spec, settings, form)
     if settings.game.games != RACES:
@@ -127,7 +127,7 @@ def check_dataset(dataset: DataSet, settings: Settings, form: DataSetForm) -> No
 
 
 def _is_like(given: Space[Any], wanted: Space[Any]) -> bool:
-    """Return whether shapes, numbers of actions and bounds are those of `wanted`."""
+    """Return whether shapes, action counts and bounds equal those in `wanted`."""
     if isinstance(wanted, Dict):
         if not isinstance(given, Dict) or given.spaces.keys() != wanted.spaces.keys():
             return False
@@ -143,7 +143,7 @@ def _is_like(given: Space[Any], wanted: Space[Any]) -> bool:
 
 
 def _values(settings: Settings) -> dict[str, Any]:
-    """Return the settings of an environment by name, in JSON's types and without folders of this machine's user."""
+    """Return an environment's settings by name, as JSON types and without this user's folders."""
     values = settings.model_dump(mode="json", include=set(GROUPS_OF_AN_ENVIRONMENT))
     flat = {name: value for group in values.values() for name, value in group.items() if name not in OTHERS}
     without_folders: dict[str, Any] = without_whole_paths(flat)

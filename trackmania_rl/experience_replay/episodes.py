@@ -1,4 +1,4 @@
-"""Races as episodes of data sets, and the conversions in both directions."""
+"""Races as data set episodes, and the conversions in both directions."""
 
 from __future__ import annotations
 
@@ -27,38 +27,38 @@ RACE_TIME: Final = "race_time_ms"
 GREEDY: Final = "action_was_greedy"
 POTENTIALS: Final = "potentials"
 OF_ACTIONS: Final = (GREEDY,)
-"""Columns of a race without a row for its last state; episodes have a row of zeros there."""
+"""Race columns without a row for the last state; episodes have a row of zeros there."""
 OF_STATES: Final = (METERS, "current_zone_idx", "car_gear_and_wheels", "position_m")
-"""Columns of a race from which its reward may be computed, see `Race`."""
+"""Race columns from which the reward may be computed, see `Race`."""
 COLUMNS: Final = (*OF_STATES, *OF_ACTIONS, RACE_TIME, POTENTIALS)
-"""Infos of an episode that are used; there may be others."""
+"""Episode infos that are used; there may be others."""
 
 
 @dataclass(frozen=True)
 class DataSetForm:
-    """Form of the episodes that fit a run, by the spaces of its games."""
+    """Episode form that fits a run, from the games' spaces."""
 
     spaces: Spaces
-    has_elapsed: bool = True  # a state's floats begin with the time in the mini-race; not in own environments
+    has_elapsed: bool = True  # a state's floats begin with the time in the mini-race; not in custom environments
 
     @classmethod
     def of_run(cls, settings: Settings, spaces: Spaces) -> DataSetForm:
-        """Return the form of a run."""
+        """Return the form for a run."""
         return cls(spaces, has_elapsed=settings.game.games == RACES)
 
     @property
     def n_floats(self) -> int:
-        """Floats of a state in an episode."""
+        """Floats per state in an episode."""
         return self.spaces.n_floats - (not self.has_elapsed)
 
     @property
     def first_action(self) -> int:
-        """Number of the first discrete action, which may differ from 0; 0 for continuous ones."""
+        """First discrete action's number, which may differ from 0; 0 for continuous ones."""
         return int(self.spaces.action.start) if isinstance(self.spaces.action, Discrete) else 0
 
     @property
     def observation_space(self) -> Space[Any]:
-        """Space of the floats (F,), not normalized; with an image a dictionary of both, as in `TrackMania/Race-v0`."""
+        """Space for the floats (F,), not normalized; with an image a dictionary, as in `TrackMania/Race-v0`."""
         floats = Box(-np.inf, np.inf, (self.n_floats,), np.float32)
         if not self.spaces.has_image:
             return floats
@@ -67,7 +67,7 @@ class DataSetForm:
 
 @dataclass(frozen=True)
 class Episode:
-    """A race of T actions in a data set."""
+    """A race with T actions in a data set."""
 
     observations: (
         Array | dict[str, Array]
@@ -75,7 +75,7 @@ class Episode:
     actions: Array  # (T,) int64, or (T, D) float32
     rewards: npt.NDArray[np.float32]  # (T,), without shaping potentials
     is_finished: bool  # whether the last state is terminal; else the race was cut off
-    infos: Mapping[str, Array] = field(default_factory=dict)  # further columns of T + 1 rows
+    infos: Mapping[str, Array] = field(default_factory=dict)  # further columns, T + 1 rows
     about: Mapping[str, Any] = field(default_factory=dict)  # plain values such as `map` and `source`
 
     @property
@@ -85,7 +85,7 @@ class Episode:
 
 
 def episode_of_race(race: Race, form: DataSetForm, ms_per_action: int, about: Mapping[str, Any]) -> Episode:
-    """Make an episode of a rewarded race; copies."""
+    """Make an episode from a rewarded race; copies."""
     assert race.rewards is not None, "the race is not rewarded"
     columns = race.columns
     infos = {name: np.array(columns[name]) for name in OF_STATES}
@@ -103,17 +103,17 @@ def episode_of_race(race: Race, form: DataSetForm, ms_per_action: int, about: Ma
 
 
 def episodes_of_memory(columns: Mapping[str, Array], form: DataSetForm, source: str) -> Iterator[Episode]:
-    """Yield the races of a replay memory's rows (`RowColumns`). The oldest one may have lost its beginning."""
+    """Yield the races in a replay memory's rows (`RowColumns`). The oldest one may have lost the beginning."""
     n_steps = columns["n_steps"].astype(np.int64)
     last_rows = np.flatnonzero(n_steps == 0)
     first_rows = np.append(0, last_rows + 1)[:-1]
     for first, last in zip(first_rows.tolist(), last_rows.tolist(), strict=True):
-        if last == first:  # only the end of the oldest race is left
+        if last == first:  # only the oldest race's end is left
             continue
         of_states = slice(first, last + 1)
         of_actions = slice(first, last)
         was_greedy = np.ones(last - first + 1, dtype=np.bool_)
-        # A transition of one action before the race's end was cut by an exploratory action.
+        # A transition with one action before the race's end was cut by an exploratory action.
         was_greedy[1:-1] = n_steps[first : last - 1] > 1 if n_steps.max() > 1 else True
         yield Episode(
             observations=_observations(
@@ -128,7 +128,7 @@ def episodes_of_memory(columns: Mapping[str, Array], form: DataSetForm, source: 
 
 
 def race_of_episode(episode: Episode, form: DataSetForm) -> Race:
-    """Return the race of an episode, as far as there are columns.
+    """Return an episode's race, as far as there are columns.
 
     Raises:
         UserError: if columns do not fit the form or one another, or hold invalid values.
@@ -158,7 +158,7 @@ def race_of_episode(episode: Episode, form: DataSetForm) -> Race:
 
 
 def recorded_reward(episode: Episode) -> Rewarded | None:
-    """Return an episode's own rewards; None if it has the columns to compute those of another configuration."""
+    """Return an episode's recorded rewards; None if the columns allow computing another configuration's rewards."""
     if METERS in episode.infos and RACE_TIME in episode.infos:
         return None
     none = np.zeros(len(episode.actions) + 1, dtype=np.float32)

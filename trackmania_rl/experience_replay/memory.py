@@ -1,4 +1,4 @@
-"""The replay memory of a run: races to rows and transitions, the protocol of memories, and the memory that ships."""
+"""A run's replay memory: races to rows and transitions, the memory protocol, and the memory that ships."""
 
 from __future__ import annotations
 
@@ -42,20 +42,20 @@ TEST_BLOCK: Final = 10
 def fill_buffer_from_rollout_with_n_steps_rule(
     buffer: MiniRaceReplayBuffer, buffer_test: MiniRaceReplayBuffer, race: Race, settings: Settings
 ) -> int:
-    """Store the T + 1 rows of a rewarded race or fragment; add its T transitions to the train or the test side.
+    """Store a rewarded race's or fragment's T + 1 rows; add the T transitions to the train or the test side.
 
-    A transition of `n_steps` actions starts from every state but the last. It is shorter at the race's end and, if so
-    configured, before the next exploratory action. A terminal last state ends it (but for `no_done_at_end`); the last
-    state of a race that was cut off is bootstrapped.
+    A transition with `n_steps` actions starts from every state but the last. It is shorter at the race's end and, if so
+    configured, before the next exploratory action. A terminal last state ends it (not with `no_done_at_end`); the last
+    state in a cut-off race is bootstrapped.
 
     Args:
         buffer: train side.
         buffer_test: test side, over the same rows.
         race: with rewards and potentials.
-        settings: of the run.
+        settings: the run's.
 
     Returns:
-        The number of transitions added to both sides: all, unless the race is longer than the memory.
+        The count of transitions added to both sides: all, unless the race is longer than the memory.
 
     Raises:
         ValueError: if the arrays' shapes do not fit one another or the buffers.
@@ -74,7 +74,7 @@ def fill_buffer_from_rollout_with_n_steps_rule(
 
 
 def rows_of_race(race: Race, settings: Settings) -> RowColumns:
-    """Return the T + 1 rows of a rewarded race as arrays, uncopied where possible."""
+    """Return a rewarded race's T + 1 rows as arrays, uncopied where possible."""
     assert race.rewards is not None, "the race is not rewarded"
     replay = settings.replay
     actions = np.asarray(race.columns["actions"])
@@ -101,7 +101,7 @@ def rows_of_race(race: Race, settings: Settings) -> RowColumns:
 
 
 def draw_test_side(n: int, test_ratio: float, block: int, generator: torch.Generator) -> npt.NDArray[np.bool_]:
-    """Draw the test side (n,) bool of a race's transitions, in blocks, with probability `test_ratio`."""
+    """Draw the test side (n,) bool for a race's transitions, in blocks, with probability `test_ratio`."""
     uniform = torch.rand(n // block + 1, generator=generator, device=generator.device).numpy(force=True)
     return np.repeat(uniform < test_ratio, block)[:n]
 
@@ -114,7 +114,7 @@ def _with_last(of_actions: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def transitions_of_race(race: Race, index: torch.Tensor, settings: Settings, spaces: Spaces) -> Transitions:
-    """Return the transitions from some states (B,) of a rewarded race, in host memory."""
+    """Return the transitions from states (B,) in a rewarded race, in host memory."""
     rows = rows_of_race(race, settings)
     ring = RingBuffer(len(rows), spaces.n_row_floats, spaces.image_size_px, "cpu", spaces.action_shape)
     ring.append(rows)
@@ -124,13 +124,13 @@ def transitions_of_race(race: Race, index: torch.Tensor, settings: Settings, spa
 def mini_races_of_race(
     race: Race, settings: Settings, frames_total: int, spaces: Spaces, generator: torch.Generator
 ) -> TensorDict:
-    """Return the new transitions (n,) of a rewarded race as a batch of `buffer_collate_function`, in host memory.
+    """Return a rewarded race's new transitions (n,) as a batch like `buffer_collate_function`'s, in host memory.
 
     Args:
         race: with rewards and potentials.
-        settings: of the run.
-        frames_total: actions of the run so far, for the schedule of the discount.
-        spaces: of the run.
+        settings: the run's.
+        frames_total: the run's actions so far, for the discount schedule.
+        spaces: the run's.
         generator: draws the places in the mini-races.
     """
     new = race.facts.new
@@ -153,45 +153,45 @@ class Memory(Protocol):
 
     @abstractmethod
     def extend(self, race: Race, settings: Settings, frames_total: int) -> int:
-        """Store a rewarded race, or a fragment of one; return the number of transitions added.
+        """Store a rewarded race or fragment; return how many transitions were added.
 
-        The arrays are valid within the call. `frames_total` is the number of actions of the run so far.
+        The arrays are valid within the call. `frames_total` counts the run's actions so far.
         """
 
     @abstractmethod
     def sample(self, n: int) -> TensorDictBase:
-        """Draw a training batch (n,) in the form of `buffer_collate_function`."""
+        """Draw a training batch (n,) in `buffer_collate_function`'s form."""
 
     @abstractmethod
     def __len__(self) -> int:
-        """Return the size, in the unit of `memory_size_start_learn_schedule`; 0 if nothing can be drawn."""
+        """Return the size, in the unit for `memory_size_start_learn_schedule`; 0 if nothing can be drawn."""
 
     def apply_settings(self, settings: Settings, frames_total: int) -> None:
         """Apply the settings in force; called before each round of updates."""
 
     def use_folder(self, folder: Path) -> None:
-        """Use a folder of the run, which may not exist yet, for files. Called once, before all other methods."""
+        """Use a folder in the run's, which may not exist yet, for files. Called once, before all other methods."""
 
     def update_priority(self, batch: TensorDictBase) -> None:
-        """Use the errors `td_error` (n,) of a sampled batch."""
+        """Use a sampled batch's errors `td_error` (n,)."""
 
     @property
     def priorities(self) -> torch.Tensor | None:
-        """The priorities of all transitions; None if the memory draws evenly."""
+        """All transitions' priorities; None if the memory draws evenly."""
         return None
 
     def sample_test(self, n: int) -> TensorDictBase | None:
-        """Draw a batch of transitions that are never trained on; None if there are none."""
+        """Draw a batch from transitions that are never trained on; None if there are none."""
         return None
 
     def blank_batch(self) -> TensorDictBase | None:
-        """Return a batch of zeros, to compile the update before the first race; None to compile it later."""
+        """Return an all-zero batch, to compile the update before the first race; None to compile it later."""
         return None
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state for checkpoints: numbers, texts, tensors, and lists and dicts of these.
+        """Return the state for checkpoints: numbers, texts, tensors, and lists and dicts with these.
 
-        A `RingBuffer` in it stands for its rows, which are not copied.
+        A `RingBuffer` in it stands for the rows, which are not copied.
         """
         return {}
 
@@ -200,7 +200,7 @@ class Memory(Protocol):
 
 
 class MiniRaceMemory(Memory):
-    """The memory that ships: the two sides of the train/test split, of `make_buffers`. Its length counts states.
+    """The memory that ships: the two sides of the train/test split, from `make_buffers`. The length counts states.
 
     Raises:
         SettingsError: if the buffers have different ring buffers, or none.
@@ -257,11 +257,11 @@ class MiniRaceMemory(Memory):
         sampler.alpha = replay.prio_alpha
         sampler.beta = replay.prio_beta
         sampler.epsilon = replay.prio_epsilon
-        self.buffer._batch_size = self.buffer_test._batch_size = replay.batch_size  # of torchrl's `sample()`
+        self.buffer._batch_size = self.buffer_test._batch_size = replay.batch_size  # for torchrl's `sample()`
         self._resize(staircase(replay.memory_size_schedule, frames_total))
 
     def _resize(self, capacity: int) -> None:
-        # If allocation fails, the memory keeps its size, and logs that once.
+        # If allocation fails, the memory keeps the size, and logs that once.
         ring = self.buffer.ring
         needs_files = ring.folder is not None and ring.files is None
         if capacity == self._refused_capacity or (capacity == self.capacity and not needs_files):
@@ -291,7 +291,7 @@ class MiniRaceMemory(Memory):
         replay = self._settings.replay
         if replay.temporal_mini_race_duration_actions is not None:
             horizon_actions = replay.temporal_mini_race_duration_actions - replay.oversample_long_term_steps
-            # Errors near the end of a mini-race are small for any network, and do not count.
+            # Errors near a mini-race's end are small for any network, and do not count.
             is_early = batch["state_float"][:, ELAPSED_ACTIONS_FLOAT] < horizon_actions
             index = index[is_early]
             td_error = td_error[is_early.to(td_error.device)]
@@ -310,7 +310,7 @@ class MiniRaceMemory(Memory):
 
     @override
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        # The capacity is that of the checkpoint, at most the largest of the schedule.
+        # The capacity is the checkpoint's, at most the schedule's largest.
         ring = state_dict["ring"]
         sizes = [size for _, size in self._settings.replay.memory_size_schedule]
         most = max(*sizes, self.capacity, int(ring["end_row"]) - int(ring["first_row"]))
@@ -328,7 +328,7 @@ def pick_replay_device(
 ) -> torch.device:
     """Return the device for the replay memory: the training device if old and new columns fit at each growth, else CPU.
 
-    The schedule is `memory_size_schedule`, the other arguments are those of `RingBuffer`.
+    The schedule is `memory_size_schedule`, the other arguments are as in `RingBuffer`.
     """
     if training_device.type != "cuda":
         return training_device

@@ -1,7 +1,7 @@
-"""Files of data sets in Minari's format. Minari is imported only when one is used.
+"""Data set files in Minari's format. Minari is imported only when one is used.
 
 HDF5 files can name other files, hold terabytes in a kilobyte and contain cycles, and metadata can name an environment
-to be made. So only numbers that are in the file itself, of bounded size, are read, with metadata that names the spaces.
+to be made. So only numbers in the file itself, with bounded size, are read, and metadata that names the spaces.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ METADATA: Final = "metadata.json"
 MAIN_FILE: Final = "main_data.hdf5"
 LARGEST_METADATA_BYTES: Final = 8 << 20
 LARGEST_COLUMN_BYTES: Final = 1 << 30
-"""Of one episode."""
+"""Limit for one episode."""
 MOST_EPISODES: Final = 10_000_000
 DATA: Final = "data"
-"""Folder of the files in a data set's folder."""
+"""Name of the files' folder in a data set's folder."""
 
 
 @dataclass(frozen=True)
 class DataSet:
-    """A data set on this machine, and the spaces of its environment."""
+    """A data set on this machine, with the environment's spaces."""
 
     name: str  # as given, for messages
-    folder: Path  # of the files
+    folder: Path  # the files'
     data: Any  # Minari's object
     observation_space: Space[Any]
     action_space: Space[Any]
     env_spec: EnvSpec | None  # None if unknown
 
     def episodes(self) -> Iterator[Episode]:
-        """Yield the episodes, with those infos that have a use here.
+        """Yield the episodes, with those infos that are used here.
 
         Raises:
             UserError: if one is damaged.
@@ -78,7 +78,7 @@ def _read_episode(group: Any) -> Episode:
 
 
 def _part(group: Any, name: str) -> Any:
-    """Return the array or the group of this name in a group of h5py.
+    """Return the array or the group with this name in an h5py group.
 
     Raises:
         ValueError: if it is in another file, too large, or not numbers.
@@ -96,7 +96,7 @@ def _part(group: Any, name: str) -> Any:
 
 
 def open_dataset(text: str, folder: Path) -> DataSet:
-    """Open a data set, named by its folder, relative to `folder`, or by its id in Minari's.
+    """Open a data set, named by a folder, relative to `folder`, or by an id in Minari's.
 
     Raises:
         UserError: if it does not exist or is damaged, or Minari is missing.
@@ -123,7 +123,7 @@ def write_dataset(
 ) -> DataSet:
     """Write a data set, atomically, one episode after the other.
 
-    Its id is NAMESPACE/NAME-vNUMBER, and its folder of that name in `folder`, or in Minari's for None.
+    The id is NAMESPACE/NAME-vNUMBER. The folder with that name is in `folder`, or in Minari's for None.
 
     Raises:
         UserError: if the id is invalid or exists, there is no episode, or writing fails.
@@ -148,7 +148,7 @@ def write_dataset(
             raise UserError("there is no race to write: none was driven or kept")
         storage.update_episode_metadata(about)
         replace_patiently(temporary, target)
-    except (OSError, RuntimeError) as error:  # HDF5's error of a full disk is a RuntimeError
+    except (OSError, RuntimeError) as error:  # HDF5's error for a full disk is a RuntimeError
         reason = error.strerror if isinstance(error, OSError) and error.strerror else one_line(error)
         raise UserError(f"{target} cannot be written: {reason}") from error
     finally:
@@ -157,11 +157,11 @@ def write_dataset(
 
 
 def _buffers(episodes: Iterable[Episode], about: list[Mapping[str, Any]]) -> Iterator[Any]:
-    """Yield Minari's form of the episodes, and collect what is known about each."""
+    """Yield the episodes in Minari's form, and collect what is known about each."""
     from minari.data_collector.episode_buffer import EpisodeBuffer
 
     for episode in episodes:
-        # Without folders of this machine, as data sets are shared.
+        # Without this machine's folders, as data sets are shared.
         about.append({name: portable(of) if isinstance(of, str) else of for name, of in episode.about.items()})
         is_last = np.arange(len(episode.actions)) == len(episode.actions) - 1
         yield EpisodeBuffer(
@@ -175,7 +175,7 @@ def _buffers(episodes: Iterable[Episode], about: list[Mapping[str, Any]]) -> Ite
 
 
 def _find(text: str, folder: Path) -> Path:
-    """Return the folder of a data set's files."""
+    """Return the folder with a data set's files."""
     looked_in = [folder / text, _root() / text]
     for path in looked_in:
         for data in (path / DATA, path):
@@ -205,7 +205,7 @@ def _check_id(dataset_id: str) -> None:
 
 
 def _minari() -> tuple[Any, Any]:
-    """Import Minari; return the package and its storage class.
+    """Import Minari; return the package and the storage class.
 
     Raises:
         UserError: if it is not installed.
@@ -222,7 +222,7 @@ def _minari() -> tuple[Any, Any]:
 
 
 def _check_files(data: Path) -> None:
-    """Check the files of a data set before Minari reads them.
+    """Check a data set's files before Minari reads them.
 
     Raises:
         UserError: if they are not regular, or too large.

@@ -1,7 +1,7 @@
 """The train and test replay buffers, which sample mini-races.
 
-The agent estimates the rewards of the next few seconds instead of the time to a finish that is minutes away. Each
-sampled state is at a random point of a *mini-race* of fixed duration; rewards beyond the mini-race's end do not count,
+The agent estimates the rewards over the next few seconds instead of the time to a finish that is minutes away. Each
+sampled state is at a random point in a *mini-race* with fixed duration; rewards beyond the end do not count,
 so that the sum is bounded and gamma may be 1.
 """
 
@@ -29,11 +29,11 @@ GATHERED_ACTIONS: Final = 5
 
 @dataclass
 class MiniRaceRules:
-    """Parameters of mini-races, shared by the train and the test buffer. A changed field applies to the next batch.
+    """Mini-race parameters, shared by the train and the test buffer. A changed field applies to the next batch.
 
     Attributes:
-        gamma: discount of one action; scheduled, hence not stored with the transitions.
-        duration_actions: length of a mini-race; None for no mini-races: the elapsed time is 0, and nothing is cut.
+        gamma: discount per action; scheduled, hence not stored with the transitions.
+        duration_actions: mini-race length; None for no mini-races: the elapsed time is 0, and nothing is cut.
         oversample_long_term_steps: elapsed times below about this (long horizons) are drawn twice as often as others.
     """
 
@@ -43,7 +43,7 @@ class MiniRaceRules:
 
     @staticmethod
     def from_settings(settings: ReplaySettings, gamma: float) -> MiniRaceRules:
-        """Make the rules of a configuration."""
+        """Make a configuration's rules."""
         return MiniRaceRules(
             gamma=gamma,
             duration_actions=settings.temporal_mini_race_duration_actions,
@@ -65,19 +65,19 @@ class MiniRaceRules:
 
 
 class MiniRaceReplayBuffer(ReplayBuffer):
-    """torchrl `ReplayBuffer` of transitions over a shared `RingBuffer`, which samples mini-races.
+    """torchrl `ReplayBuffer` with transitions over a shared `RingBuffer`, which samples mini-races.
 
-    `buffer[i]` is the i-th oldest `Experience`. Transforms of `append_transform` apply to sampled batches, not to
+    `buffer[i]` is the i-th oldest `Experience`. Transforms from `append_transform` apply to sampled batches, not to
     stored data.
 
     Args:
-        storage: the transitions; its ring is shared with the other side.
-        rules: of mini-races; shared as well.
-        batch_size: of `sample()` without an argument.
-        generator: source of randomness, on the ring buffer's device.
+        storage: the transitions; the ring is shared with the other side.
+        rules: for mini-races; shared as well.
+        batch_size: for `sample()` without an argument.
+        generator: randomness source, on the ring buffer's device.
 
     Attributes:
-        write_count: number of transitions ever added.
+        write_count: transitions ever added.
     """
 
     write_count = 0
@@ -120,7 +120,7 @@ class MiniRaceReplayBuffer(ReplayBuffer):
             update_priority: ignored.
 
         Returns:
-            The index (n,) int64 of the stored transitions; of a race longer than the memory, those of its end.
+            The stored transitions' index (n,) int64; for a race longer than the memory, only the race end's.
 
         Raises:
             ValueError: if the rows' shape is not the ring buffer's.
@@ -134,7 +134,7 @@ class MiniRaceReplayBuffer(ReplayBuffer):
             return self.storage.index[len(self) - n_added :].clone()
 
     def append_index(self, index: npt.ArrayLike) -> int:
-        """Add the transitions of stored rows to this side; return the number still in the ring.
+        """Add stored rows' transitions to this side; return the count still in the ring.
 
         Args:
             index: (n,), ascending and above all present ones.
@@ -145,7 +145,7 @@ class MiniRaceReplayBuffer(ReplayBuffer):
             return n_added
 
     def blank_batch(self) -> TensorDict:
-        """Return a batch of zeros like `sample()`'s."""
+        """Return an all-zero batch like `sample()`'s."""
         ring = RingBuffer(1, *self.ring.row_form)
         for column in ring.columns.by_name().values():
             column.zero_()
@@ -155,11 +155,11 @@ class MiniRaceReplayBuffer(ReplayBuffer):
         return buffer_collate_function(transitions, rules=self.rules, generator=generator)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of the shared ring buffer and this side; loads with `weights_only=True`."""
+        """Return the shared ring buffer's and this side's state; loads with `weights_only=True`."""
         return {"ring": self.ring.state_dict(), "generator": self.generator.get_state()} | self.side_state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore the ring buffer with its capacity, and this side. Restore the other side afterwards.
+        """Restore the ring buffer with capacity, and this side. Restore the other side afterwards.
 
         Raises:
             ValueError: if the state does not fit this run's observation.
@@ -185,7 +185,7 @@ class MiniRaceReplayBuffer(ReplayBuffer):
         self.transform.load_state_dict(state_dict["transform"], strict=False)  # the setting may have changed
 
     def _sample(self, batch_size: int) -> tuple[TensorDictBase, dict[str, Any]]:
-        with self.ring.lock:  # torchrl collates outside its lock, and sets weights after the transforms
+        with self.ring.lock:  # torchrl collates outside the lock, and sets weights after the transforms
             index, info = self._sampler.sample(self._storage, batch_size)
             batch = self._collate_fn(self._storage.get(index))
         info["index"] = index
@@ -207,17 +207,17 @@ def make_buffers(
 ) -> tuple[MiniRaceReplayBuffer, MiniRaceReplayBuffer]:
     """Make the train and test buffers over one ring buffer, sized by `memory_size_schedule` at frame 0.
 
-    With `replay_storage` = "disk" it has one row until its folder is known, see `Memory.keep_in`.
+    With `replay_storage` = "disk" it has one row until the folder is known, see `Memory.keep_in`.
 
     Args:
         settings: the replay group.
-        n_floats: of one state, without views.
-        image_size_px: (height, width) of a frame; (0, 0) for no image.
-        device: of rows, generator and batches.
-        generator: source of randomness.
+        n_floats: per state, without views.
+        image_size_px: a frame's (height, width); (0, 0) for no image.
+        device: for rows, generator and batches.
+        generator: randomness source.
         gamma: initial discount; `buffer.rules.gamma` changes it.
-        views: of the rows around a transition.
-        action_shape: () of an index, or (D,) of numbers.
+        views: on the rows around a transition.
+        action_shape: () for an index, or (D,) for numbers.
     """
     capacity = settings.memory_size_schedule[0][1] if settings.replay_storage == "ram" else 1
     ring = RingBuffer(capacity, n_floats, image_size_px, device, action_shape)
@@ -240,9 +240,9 @@ def buffer_collate_function(
     generator: torch.Generator | None = None,
     elapsed: torch.Tensor | None = None,
 ) -> TensorDict:
-    """Put transitions at random points of mini-races.
+    """Put transitions at random points in mini-races.
 
-    With `actions_left` = duration - elapsed time, a transition of n steps is cut to min(n, actions_left). It is
+    With `actions_left` = duration - elapsed time, a transition with n steps is cut to min(n, actions_left). It is
     terminal if it then reaches the finish or the mini-race's end. A cut-off race's last state is bootstrapped.
 
     Shaping is gamma^n phi(next) - phi(state), with phi = 0 at every terminal end. The elapsed time is part of the
@@ -251,18 +251,18 @@ def buffer_collate_function(
     learning").
 
     Args:
-        transitions: B of them, of `TransitionStorage.get`; changed, and used in the batch.
+        transitions: B of them, from `TransitionStorage.get`; changed, and used in the batch.
         rules: discount and mini-races.
         generator: draws the elapsed times, on the transitions' device.
-        elapsed: actions (B,) int64 of the mini-races that are over, instead of drawn ones.
+        elapsed: elapsed actions (B,) int64 in the mini-races, instead of drawn ones.
 
     Returns:
         The batch (B,), on the transitions' device: `state_img` (B, S, H, W) uint8, the newest frame last, H = W = 0
         without an image; `state_float` (B, F) float32, with the elapsed time at `ELAPSED_ACTIONS_FLOAT`; `action` (B,)
         int64, or (B, D) float32; `reward` (B,) float32, the discounted n-step sum with shaping; `next_state_img` and
-        `next_state_float`, meaningless where `gamma_n` is 0; `gamma_n` (B,) float32, the factor of the next state's
+        `next_state_float`, meaningless where `gamma_n` is 0; `gamma_n` (B,) float32, the factor for the next state's
         value, 0 at the mini-race's end; `n_steps` (B,), actions until the next state; `index` (B,) int64, for
-        `update_priority`; `weight` (B,) float32, the importance weight, 1 without priorities; and entries of views.
+        `update_priority`; `weight` (B,) float32, the importance weight, 1 without priorities; and view entries.
     """
     if elapsed is None:
         assert generator is not None, "elapsed times are given, or a generator draws them"
@@ -293,13 +293,13 @@ def buffer_collate_function(
         "index": transitions.index,
         "weight": torch.ones_like(gamma_n),
     }
-    # tensordict's checks of each entry would take a seventh of the time to draw a batch of 64.
+    # tensordict's checks on each entry would take a seventh of the time to draw a batch of 64.
     return TensorDict._new_unsafe(batch | transitions.entries, batch_size=elapsed.shape)
 
 
 @functools.lru_cache(maxsize=8)
 def _discounts(gamma: float, n_steps_max: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return the discounts (n_steps_max + 1,) of 0, 1, ... actions, those of rewards, and the rewards beyond."""
+    """Return the discounts (n_steps_max + 1,) over 0, 1, ... actions, for rewards, and the rewards beyond."""
     steps = torch.arange(n_steps_max + 1, device=device)
     discounts = (gamma ** steps.double()).float()
     return discounts, discounts[:-1], steps[:-1] >= steps[:, None]

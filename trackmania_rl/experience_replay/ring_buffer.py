@@ -1,4 +1,4 @@
-"""The rows of the replay memory: every state of every stored race, once, in preallocated columns."""
+"""The replay memory's rows: every state in every stored race, once, in preallocated columns."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ warnings.filterwarnings("ignore", "The given NumPy array is not writable", UserW
 warnings.filterwarnings("ignore", "Got conflicting batch_sizes", UserWarning)
 
 NEVER_FINISHES = 2**31 - 1
-"""`steps_to_finish` of a race that was cut off; values are bootstrapped beyond its end."""
+"""`steps_to_finish` in a cut-off race; values are bootstrapped beyond the end."""
 
 
 @dataclass
 class RowColumns:
-    """R consecutive rows in columns. Row t of a race is its state t and the action taken there.
+    """R consecutive rows in columns. A race's row t is state t and the action taken there.
 
-    A race of T actions has T + 1 rows; action and reward of the last row have no meaning. A race to be stored may have
+    A race with T actions has T + 1 rows; the last row's action and reward have no meaning. A race to be stored may have
     numpy arrays as columns, and wider types.
     """
 
     frames: torch.Tensor  # (R, 1, H, W) uint8; (R, 1, 0, 0) without an image
     state_floats: torch.Tensor  # (R, F) float32, not normalized
     actions: torch.Tensor  # (R,) int16, or (R, D) float32
-    rewards: torch.Tensor  # (R,) float32, of the single action from this row to the next
-    potentials: torch.Tensor  # (R,) float32, shaping potential of the state
-    n_steps: torch.Tensor  # (R,) int16, actions of the transition from this row; 0 in a race's last row
+    rewards: torch.Tensor  # (R,) float32, for the single action from this row to the next
+    potentials: torch.Tensor  # (R,) float32, the state's shaping potential
+    n_steps: torch.Tensor  # (R,) int16, actions in the transition from this row; 0 in a race's last row
     steps_to_finish: torch.Tensor  # (R,) int32, actions to the finish, or `NEVER_FINISHES`
 
     def __len__(self) -> int:
-        return int(self.actions.shape[0])  # of a tensor, several times as fast as its len()
+        return int(self.actions.shape[0])  # several times as fast as a tensor's len()
 
     def by_name(self) -> dict[str, torch.Tensor]:
         """Return the columns by name, without a copy."""
@@ -54,7 +54,7 @@ class RowColumns:
         device: torch.device | str,
         action_shape: tuple[int, ...] = (),
     ) -> RowColumns:
-        """Make uninitialised columns for R rows; arguments as of `RingBuffer`."""
+        """Make uninitialised columns for R rows; arguments as for `RingBuffer`."""
 
         def column(dtype: torch.dtype, *row_shape: int) -> torch.Tensor:
             return torch.empty((n_rows, *row_shape), dtype=dtype, device=device)
@@ -74,23 +74,23 @@ class RingBuffer:
     """Ring of rows; the oldest are overwritten.
 
     Rows have consecutive numbers. Row `r` is at position `r % n_positions`, as long as `first_row <= r < end_row`. A
-    transition refers to later rows of its own race only, so it is complete as long as its first row is there.
+    transition refers only to later rows in the same race, so it is complete as long as the first row is there.
 
     Args:
-        capacity: number of rows.
-        n_floats: F, floats of one state.
-        image_size_px: (height, width) of a frame; (0, 0) for no image.
-        device: of the columns.
-        action_shape: () of an index, or (D,) of numbers.
+        capacity: row count.
+        n_floats: F, floats per state.
+        image_size_px: a frame's (height, width); (0, 0) for no image.
+        device: the columns'.
+        action_shape: () for an index, or (D,) for numbers.
 
     Attributes:
         row_form: the arguments after `capacity`.
         columns: the rows, by position.
-        n_positions: length of the columns, at least the capacity.
+        n_positions: column length, at least the capacity.
         folder: for the columns' files, from the next `resize` on; None for columns in RAM.
-        files: of the columns; None if they are in RAM.
-        first_row, end_row: numbers of the oldest and the next row.
-        origin: changes at `load_state_dict`; rows of the same number and origin are the same.
+        files: the columns' files; None if they are in RAM.
+        first_row, end_row: the oldest and the next row's numbers.
+        origin: changes at `load_state_dict`; rows with the same number and origin are the same.
         lock: held while rows are written or gathered, as a prefetching thread may gather.
     """
 
@@ -115,7 +115,7 @@ class RingBuffer:
         if self.folder is None:
             return self._use(RowColumns.empty(capacity, *self.row_form), capacity)
         n_floats, image_size_px, _, action_shape = self.row_form
-        if self.files is None:  # others are of an earlier start, and no checkpoint's that was loaded
+        if self.files is None:  # others are from an earlier start, and no loaded checkpoint's
             delete_other_files(self.folder, None)
         like = RowColumns.empty(_n_positions(capacity), n_floats, image_size_px, "meta", action_shape)
         return self._use(RowFiles.create(self.folder, like.by_name()), capacity)
@@ -133,7 +133,7 @@ class RingBuffer:
 
     @property
     def device(self) -> torch.device:
-        """The device of the columns."""
+        """The columns' device."""
         return self.columns.actions.device
 
     def __len__(self) -> int:
@@ -141,17 +141,17 @@ class RingBuffer:
 
     @staticmethod
     def bytes_per_row(n_floats: int, image_size_px: tuple[int, int], action_shape: tuple[int, ...] = ()) -> int:
-        """Compute the memory of one row."""
+        """Compute one row's memory."""
         row = RowColumns.empty(1, n_floats, image_size_px, "cpu", action_shape)
         return sum(column.nbytes for column in row.by_name().values())
 
     def append(self, race: RowColumns, from_row: int = 0) -> range:
-        """Store a race after the others, over the oldest rows; of a race longer than the ring, store the end.
+        """Store a race after the others, over the oldest rows; for a race longer than the ring, store the end.
 
         The race's rows before `from_row` are left out.
 
         Returns:
-            The numbers of its rows; those below `first_row` did not fit.
+            The race's row numbers; those below `first_row` did not fit.
 
         Raises:
             ValueError: if the rows have another shape than the ring's.
@@ -195,11 +195,11 @@ class RingBuffer:
             }
 
     def state_to_write(self) -> dict[str, Any]:
-        """Return `state_dict()` with the ring in place of the columns, which are not copied."""
+        """Return `state_dict()` with the ring instead of the columns, which are not copied."""
         return {"capacity": self.capacity, "first_row": self.first_row, "end_row": self.end_row, "columns": self}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore rows, numbers and capacity. Stored columns are tensors, or the files of a memory on disk.
+        """Restore rows, numbers and capacity. Stored columns are tensors, or a disk memory's files.
 
         Files in this ring's folder are used as they are if they have the right size, else copied.
 
@@ -233,7 +233,7 @@ class RingBuffer:
             self.origin = object()
 
     def _copy(self, rows: range, columns: Mapping[str, torch.Tensor], n_positions: int) -> None:
-        """Copy rows from the columns of another ring."""
+        """Copy rows from another ring's columns."""
         for positions, places in pieces(rows, n_positions):
             self._write(rows[places], {name: column[positions] for name, column in columns.items()})
 
@@ -249,7 +249,7 @@ class RingBuffer:
 
     @property
     def nears_loss(self) -> bool:
-        """True if new rows will soon overwrite those of the newest checkpoint."""
+        """True if new rows will soon overwrite the newest checkpoint's."""
         return (
             self.files is not None
             and self.files.rows_before_loss(self.end_row) < (self.n_positions - self.capacity) // 2
@@ -257,7 +257,7 @@ class RingBuffer:
 
 
 def rows_of_state(state: Mapping[str, Any]) -> dict[str, torch.Tensor]:
-    """Return the rows of a loaded state, oldest first, in host memory, by column."""
+    """Return a loaded state's rows, oldest first, in host memory, by column."""
     columns = state["columns"]
     rows = range(int(state["first_row"]), int(state["end_row"]))
     return read_rows(columns.columns, rows) if isinstance(columns, RowFiles) else columns
@@ -278,6 +278,6 @@ def pieces(rows: range, n_positions: int) -> Iterator[tuple[slice, slice]]:
 
 
 def read_rows(columns: Mapping[str, torch.Tensor], rows: range) -> dict[str, torch.Tensor]:
-    """Copy rows of a ring's columns into host memory, by column."""
+    """Copy rows from a ring's columns into host memory, by column."""
     of_rows = list(pieces(rows, len(columns["actions"])))
     return {name: torch.cat([column[there].cpu() for there, _ in of_rows]) for name, column in columns.items()}

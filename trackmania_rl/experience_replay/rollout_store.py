@@ -1,4 +1,4 @@
-"""The memory of on-policy agents: the newest rollouts, trained on for a few epochs and then dropped."""
+"""The memory for on-policy agents: the newest rollouts, trained on for a few epochs and then dropped."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import Settings, SettingsError
 
 NEEDED: Final = {"n_steps": 1, "temporal_mini_race_duration_actions": None}
-"""Settings without which the transitions of a rollout do not follow one another."""
+"""Settings without which a rollout's transitions do not follow one another."""
 
 
 class RolloutStore(Memory):
-    """The part `memory` of on-policy agents.
+    """The part `memory` for on-policy agents.
 
     It collects races and fragments until `memory_size_start_learn_schedule` transitions are there. Batches are then
-    drawn without replacement, epoch after epoch; the replay ratio is the number of epochs. The next rollout after a
+    drawn without replacement, epoch after epoch; the replay ratio is the epoch count. The next rollout after a
     draw replaces all others. Greedy races and demonstrations are left out, as the policy did not draw their actions.
 
     Attributes:
-        estimate_advantages: called once with the transitions (n,) of all rollouts, in their order in time, before the
-            first draw; returns them with further entries. They are those of `buffer_collate_function`, with `done` (n,)
-            bool at the end of each rollout and the `action_log_prob` (n,) of the policy that acted.
+        estimate_advantages: called once with all rollouts' transitions (n,), in time order, before the
+            first draw; returns them with further entries. Entries are as in `buffer_collate_function`, with `done` (n,)
+            bool at each rollout's end and the acting policy's `action_log_prob` (n,).
 
     Raises:
-        SettingsError: if a setting of `NEEDED` has another value.
+        SettingsError: if a setting in `NEEDED` has another value.
     """
 
     def __init__(self, settings: Settings, spaces: Spaces, seeds: SeedTree) -> None:
@@ -43,7 +43,7 @@ class RolloutStore(Memory):
         self.estimate_advantages: Callable[[TensorDictBase], TensorDictBase] = lambda rollouts: rollouts
         self._spaces = spaces
         self._generator = torch.Generator().manual_seed(seeds.integer("replay"))
-        self._rollouts: list[TensorDictBase] = []  # one of all transitions after the first draw
+        self._rollouts: list[TensorDictBase] = []  # one with all transitions after the first draw
         self._order: torch.Tensor | None = None  # rest of the epoch; None before the first draw
 
     @override

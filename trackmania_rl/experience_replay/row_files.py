@@ -1,8 +1,8 @@
-"""Columns of the replay memory in memory-mapped files, for memories larger than RAM.
+"""Replay memory columns in memory-mapped files, for memories larger than RAM.
 
-Rows stay in their files from one checkpoint to the next. The files have room for more rows than the memory holds, so
-that rows of the newest checkpoint are overwritten only after as many new ones. `claimed.npy` holds a number above those
-of all rows ever written, and is flushed before such a row is written: after a kill or a power cut it proves which rows
+Rows stay in the files from one checkpoint to the next. The files have room for more rows than the memory holds, so
+that the newest checkpoint's rows are overwritten only after as many new ones. `claimed.npy` holds a number above
+all rows ever written, and is flushed before such a row is written: after a kill or a power cut it proves which rows
 may have been overwritten.
 """
 
@@ -21,12 +21,12 @@ import torch
 from trackmania_rl.files import sync_folder
 
 SPARE: Final = 4
-"""The files have one row more for each so many rows of the memory."""
+"""The files have one row more for each so many rows in the memory."""
 CLAIMED: Final = "claimed"
 
 
 class RowFiles:
-    """Memory-mapped `.npy` files of columns, in a folder.
+    """Memory-mapped `.npy` column files, in a folder.
 
     Attributes:
         columns: (n_positions, ...) by name.
@@ -42,7 +42,7 @@ class RowFiles:
 
     @staticmethod
     def create(parent: Path, like: Mapping[str, torch.Tensor]) -> RowFiles:
-        """Make files for columns of some shapes and dtypes, with all of their space on the disk, in a new folder.
+        """Make files for columns with these shapes and dtypes, with all disk space allocated, in a new folder.
 
         Raises:
             OSError: if the disk is full or fails. No file remains.
@@ -83,7 +83,7 @@ class RowFiles:
             self._claimed.flush()
 
     def rows_before_loss(self, end_row: int) -> int:
-        """Return the number of rows that can be written after `end_row` without the loss of a checkpoint's."""
+        """Return how many rows can be written after `end_row` without losing a checkpoint's rows."""
         return int(self._claimed[0]) - end_row
 
     def holds(self, first_row: int) -> bool:
@@ -104,7 +104,7 @@ def _allocate(file: Path) -> None:
 
 
 def delete_other_files(parent: Path, kept: RowFiles | None) -> None:
-    """Delete the folders of files in `parent` but those of `kept`."""
+    """Delete the file folders in `parent` except those in `kept`."""
     for folder in parent.iterdir() if parent.is_dir() else ():
         if kept is None or folder.name != kept.folder.name:
             shutil.rmtree(folder, ignore_errors=True)

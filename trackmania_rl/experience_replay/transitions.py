@@ -1,4 +1,4 @@
-"""Storage, views and sampler of one side of the train/test split, for torchrl's replay buffer."""
+"""Storage, views and sampler for one side of the train/test split, for torchrl's replay buffer."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from trackmania_rl.race.views import ACTIONS, FLOATS, FRAMES, NO_VIEWS, REWARDS,
 class Transitions:
     """B transitions in columns."""
 
-    index: torch.Tensor  # (B,) int64, numbers of the first rows
+    index: torch.Tensor  # (B,) int64, first rows' numbers
     state_img: torch.Tensor  # (B, S, H, W) uint8, S frames, the newest last; H = W = 0 without an image
-    state_float: torch.Tensor  # (B, F) float32, with the floats of views
+    state_float: torch.Tensor  # (B, F) float32, with the views' floats
     state_potential: torch.Tensor  # (B,) float32
     action: torch.Tensor  # (B,) int16, or (B, D) float32
     n_steps: torch.Tensor  # (B,) int64, actions between state and next state
-    rewards: torch.Tensor  # (B, n_steps_max) float32, of the single actions; meaningless beyond `n_steps`
+    rewards: torch.Tensor  # (B, n_steps_max) float32, one per action; meaningless beyond `n_steps`
     next_state_img: torch.Tensor
     next_state_float: torch.Tensor
     next_state_potential: torch.Tensor  # (B,) float32; meaningless at the finish
     terminal_actions: torch.Tensor  # (B,) int32, actions to the finish, or `NEVER_FINISHES`
-    entries: dict[str, torch.Tensor]  # values of other views, by name
+    entries: dict[str, torch.Tensor]  # other views' values, by name
 
 
 @dataclass(frozen=True)
@@ -74,12 +74,12 @@ class Experience:
 
 
 class RingRows:
-    """`RowsAround` of a ring's rows at some positions (n,).
+    """`RowsAround` for a ring's rows at positions (n,).
 
-    The first row of a race whose beginning was overwritten is its oldest row in the ring.
+    If a race's beginning was overwritten, the first row is the oldest row in the ring.
 
     Attributes:
-        position: (n, K) in the ring: the own row, those before it, the nearest first, those after it. Where a race has
+        position: (n, K) in the ring: the row itself, rows before it, nearest first, rows after it. Where a race has
             no row, the nearest one replaces it.
         missing: (n, rows before) True for rows before the race's first one.
     """
@@ -93,7 +93,7 @@ class RingRows:
         self.position, self.missing = reader.around(position.unsqueeze(1))
 
     def take(self, column: torch.Tensor, shifts: tuple[int, ...]) -> torch.Tensor:
-        """Return the values (n, S, ...) of a column (R, ...); faster than indexing."""
+        """Return the values (n, S, ...) from a column (R, ...); faster than indexing."""
         if shifts == (0,):
             values = column.index_select(0, self._own).unsqueeze(1)
         else:
@@ -102,17 +102,17 @@ class RingRows:
         return values.long() if values.dtype == torch.int16 else values
 
     def is_missing(self, shifts: tuple[int, ...]) -> torch.Tensor:
-        """Return whether the race has no row at the shifts below 0, (n, number of those shifts)."""
+        """Return whether the race has no row at the shifts below 0, (n, count of those shifts)."""
         return self.missing.index_select(1, self._reader.places_before[shifts])
 
 
 class RingReader:
-    """Finds the rows that the views of a ring's rows need.
+    """Finds the rows that views on a ring's rows need.
 
     Attributes:
-        constants: of `Views.constants`, on the ring's device.
-        places: of shifts in `RingRows.position`.
-        places_before: of the shifts below 0 in `RingRows.missing`.
+        constants: from `Views.constants`, on the ring's device.
+        places: for shifts in `RingRows.position`.
+        places_before: for the shifts below 0 in `RingRows.missing`.
     """
 
     def __init__(self, ring: RingBuffer, views: Views) -> None:
@@ -133,7 +133,7 @@ class RingReader:
         }
 
     def around(self, own: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return `RingRows.position` and `RingRows.missing` of rows at positions (n, 1)."""
+        """Return `RingRows.position` and `RingRows.missing` for rows at positions (n, 1)."""
         n_steps = self._ring.columns.n_steps
         n_positions = self._ring.n_positions
         positions = [own]
@@ -151,9 +151,9 @@ class RingReader:
 
 
 class TransitionStorage(Storage):
-    """First-in-first-out list of the rows of a `RingBuffer` at which a transition of one side starts.
+    """First-in-first-out list of `RingBuffer` rows at which one side's transitions start.
 
-    A transition's *index* is the number of its first row, which is unique: the sampler draws it, and `get` takes it.
+    A transition's *index* is the first row's number, which is unique: the sampler draws it, and `get` takes it.
     `storage[i]` takes places in the list, the oldest first. Transitions whose rows were overwritten are dropped at the
     next reading.
 
@@ -171,13 +171,13 @@ class TransitionStorage(Storage):
         self._empty()
 
     def _empty(self) -> None:
-        # The live part of both lists is [_start, _end). At their end it moves to the front of new, longer ones.
+        # Both lists' live part is [_start, _end). At the end it moves to the front of new, longer ones.
         self._index = torch.empty(0, dtype=torch.int64, device=self.device)
         self._priorities = torch.empty(0, dtype=torch.float32, device=self.device)
         self._start = 0
         self._end = 0
         self._first_row_seen = self.ring.first_row
-        self.new_priority = torch.ones((), device=self.device)  # of new transitions, see `ProportionalSampler`
+        self.new_priority = torch.ones((), device=self.device)  # for new transitions, see `ProportionalSampler`
 
     @property
     def index(self) -> torch.Tensor:
@@ -186,7 +186,7 @@ class TransitionStorage(Storage):
 
     @property
     def priorities(self) -> torch.Tensor:
-        """(len(self),) float32, of each of `index`; a writable view."""
+        """(len(self),) float32, for each in `index`; a writable view."""
         return self._priorities[self._live()]
 
     def __len__(self) -> int:
@@ -198,14 +198,14 @@ class TransitionStorage(Storage):
         return self.get(self.index[place])
 
     def get(self, index: torch.Tensor) -> Transitions:
-        """Copy the transitions of an index (B,)."""
+        """Copy an index's (B,) transitions."""
         columns = self.ring.columns
         n_positions = self.ring.n_positions
         views = self.views
         position = index % n_positions
         step_positions = (position.unsqueeze(1) + self._steps) % n_positions  # (B, n_steps_max)
         n_steps = columns.n_steps.take(position).long()
-        # States and next states are gathered in one call: for small batches the number of calls counts.
+        # States and next states are gathered in one call: for small batches the call count matters.
         both = torch.cat((position, (position + n_steps) % n_positions))  # (2 B,)
         around = RingRows(self._reader, both)
         state_img, next_state_img = views.images(around, columns.frames).chunk(2)
@@ -241,11 +241,11 @@ class TransitionStorage(Storage):
         raise TypeError("transitions are added after the others: use extend()")
 
     def contains(self, index: int) -> bool:
-        """Return whether the transition of this index is there."""
+        """Return whether the transition with this index is there."""
         return bool((self.index == index).any())
 
     def append(self, index: npt.ArrayLike) -> int:
-        """Add an index (n,), ascending and above the present one; return the number of those still in the ring."""
+        """Add an index (n,), ascending and above the present one; return the count still in the ring."""
         index = np.asarray(index, dtype=np.int64)
         if len(index) and index[0] < self.ring.first_row:  # a race longer than the ring
             index = index[index >= self.ring.first_row]
@@ -272,14 +272,14 @@ class TransitionStorage(Storage):
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore the state, after that of the ring buffer."""
+        """Restore the state, after the ring buffer's."""
         self._empty()
         self.append(state_dict["index"].numpy(force=True))
         self.priorities.copy_(state_dict["priorities"])
         self.new_priority.copy_(state_dict["new_priority"])
 
     def _live(self) -> slice:
-        """Drop the transitions whose rows were overwritten; return the places of the others."""
+        """Drop the transitions whose rows were overwritten; return the others' places."""
         first_row = self.ring.first_row
         if first_row != self._first_row_seen:
             self._start += int(torch.searchsorted(self._index[self._start : self._end], first_row))
@@ -297,8 +297,8 @@ def _moved(column: torch.Tensor, size: int) -> torch.Tensor:
 class ProportionalSampler(RandomSampler):
     """Proportional prioritized replay (Schaul et al. 2016, https://arxiv.org/abs/1511.05952), sections 3.3 and 3.4.
 
-    Transition i is drawn with probability p_i / sum(p), p_i = (abs(error_i) + epsilon)^alpha. Its loss is
-    multiplied by (min(p) / p_i)^beta, which corrects the bias fully at beta = 1; the minimum is that of the batch. A
+    Transition i is drawn with probability p_i / sum(p), p_i = (abs(error_i) + epsilon)^alpha. The loss is
+    multiplied by (min(p) / p_i)^beta, which corrects the bias fully at beta = 1; the minimum is the batch's. A
     new transition has the largest priority so far, at least 1.
 
     Drawing is one cumulative sum and one binary search over all priorities, which is short beside an update even for a
@@ -333,9 +333,9 @@ class ProportionalSampler(RandomSampler):
     def update_priority(
         self, index: Any, priority: torch.Tensor, *, storage: TransitionStorage | None = None
     ) -> dict[str, Any] | None:
-        """Set the priorities of an index (B,) by absolute errors (B,).
+        """Set an index's (B,) priorities by absolute errors (B,).
 
-        Overwritten transitions are ignored. The larger error of a transition drawn twice counts.
+        Overwritten transitions are ignored. If a transition is drawn twice, the larger error counts.
         """
         assert storage is not None
         if self.alpha == 0 or len(storage) == 0:

@@ -1,7 +1,7 @@
 """Map in a `.Challenge.Gbx` file: author, blocks, gates, reference times.
 
-In Stadium a block is 32 x 8 x 32 m; start, finish and checkpoint blocks have "Line" or "Checkpoint" in their name;
-"High" ones carry their road 7 m up. Other environments have blocks of other sizes.
+In Stadium a block is 32 x 8 x 32 m; start, finish and checkpoint blocks have "Line" or "Checkpoint" in the name;
+"High" ones carry the road 7 m up. Other environments have other block sizes.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ import numpy.typing as npt
 from trackmania_rl.gbx.reading import CGameChallenge, CGameHeader, GbxError, GbxFile, MapBlock, read_gbx
 
 BLOCK_SIZE_M: Final = (32.0, 8.0, 32.0)
-BLOCK_CENTER_M: Final = (16.0, 0.0, 16.0)  # middle of a block's floor, from its corner
+BLOCK_CENTER_M: Final = (16.0, 0.0, 16.0)  # middle of a block's floor, from the corner
 
 HIGH_BLOCK_RAISE_M: Final = 7.0
 CHALLENGE_SUFFIX: Final = ".challenge.gbx"
 STADIUM: Final = "Stadium"
-"""Environment of TrackMania Nations Forever, the only one whose car is simulated."""
+"""TrackMania Nations Forever's environment, the only one whose car is simulated."""
 
 _HIGH: Final = re.compile("High(?![Ww]ay)")
 _FORMAT_CODE: Final = re.compile(r"\$(?:\$|[0-9a-fA-F][0-9a-zA-Z]{0,2}|[lhpLHP](?:\[[^\]]*\])?|.)?")
 
 
 class Gate(Enum):
-    """Role of a block in a race."""
+    """A block's role in a race."""
 
     START = "start"
     CHECKPOINT = "checkpoint"
@@ -39,7 +39,7 @@ class Gate(Enum):
 
     @classmethod
     def of_block(cls, block_name: str) -> Gate | None:
-        """Return the role of a block of this name, or None."""
+        """Return the role for a block with this name, or None."""
         if "StartFinishLine" in block_name or "multilap" in block_name.lower():
             return cls.START_AND_FINISH
         if "StartLine" in block_name:
@@ -51,7 +51,7 @@ class Gate(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Block of a map."""
+    """Block in a map."""
 
     name: str  # model, for example "StadiumRoadMain"
     cell: tuple[int, int, int]  # (x, y, z) in the map's grid; y counts upwards
@@ -66,14 +66,14 @@ class Block:
 
     @property
     def floor_center_m(self) -> npt.NDArray[np.float64]:
-        """(3,) middle of a Stadium block's road, or of its floor, in world axes."""
+        """(3,) middle of a Stadium block's road, or of the floor, in world axes."""
         raise_m = HIGH_BLOCK_RAISE_M if _HIGH.search(self.name) else 0.0
         return np.array(self.cell) * BLOCK_SIZE_M + BLOCK_CENTER_M + (0.0, raise_m, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
 class MedalTimes:
-    """Reference times of a map in ms; None for missing ones."""
+    """A map's reference times in ms; None for missing ones."""
 
     author_ms: int | None
     gold_ms: int | None
@@ -116,12 +116,12 @@ class Challenge:
 
     @property
     def gates(self) -> list[Block]:
-        """Start, checkpoints and finish, in the file's order (not that of driving)."""
+        """Start, checkpoints and finish, in the file's order (not the driving order)."""
         return [block for block in self.blocks if block.gate is not None]
 
 
 def plain_text(text: str) -> str:
-    """Remove the game's codes for colour and type: "$fffESL$000-" is "ESL-"."""
+    """Remove the game's colour and type codes: "$fffESL$000-" is "ESL-"."""
     return _FORMAT_CODE.sub(lambda code: "$" if code.group() == "$$" else "", text).strip("\ufeff ")
 
 
@@ -140,10 +140,10 @@ def read_challenge(path: Path) -> Challenge:
 
 
 def challenge_of(file: GbxFile) -> Challenge:
-    """Return the map of a parsed `.Challenge.Gbx` file.
+    """Return the map from a parsed `.Challenge.Gbx` file.
 
     Raises:
-        GbxError: if it holds no map of TrackMania Nations Forever.
+        GbxError: if it holds no TrackMania Nations Forever map.
     """
     nodes = file.nodes(CGameChallenge)
     if not nodes:
@@ -167,10 +167,10 @@ def challenge_of(file: GbxFile) -> Challenge:
 
 
 def read_checkpoint_positions(path: Path) -> npt.NDArray[np.float64]:
-    """Return the positions (C, 3) of a map's gates, start and finish included: metres, world axes, file order.
+    """Return a map's gate positions (C, 3), start and finish included: metres, world axes, file order.
 
     Raises:
-        GbxError: if the file is missing, damaged, not a map, without gates, or not of Stadium.
+        GbxError: if the file is missing, damaged, not a map, without gates, or not in Stadium.
     """
     challenge = read_challenge(path)
     if challenge.environment != STADIUM:

@@ -1,11 +1,11 @@
-"""Reader of `.Gbx` files through pygbx, guarded so that no file crashes, hangs or fills the memory.
+"""Reader for `.Gbx` files through pygbx, guarded so that no file crashes, hangs or fills the memory.
 
-A `.Gbx` file is a head (its class; often a line of XML) and a body of chunks, packed with LZO. pygbx parses the body
-without checks. So its byte reader is replaced: reads stay within the file, and their number and the size of unpacked
-data are bounded.
+A `.Gbx` file is a head (class; often an XML line) and a body made from chunks, packed with LZO. pygbx parses the body
+without checks. So the byte reader is replaced: reads stay within the file, and the read count and unpacked
+size are bounded.
 
 pygbx depends on python-lzo, which needs a compiler and liblzo2's headers. It is therefore optional, and installed
-without its dependencies (`HOW_TO_INSTALL`); lzallright replaces python-lzo's one function.
+without dependencies (`HOW_TO_INSTALL`); lzallright replaces python-lzo's one function.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ MAX_PACKED_BYTES: Final = 1 << 20
 """Unpacking gives at most a few hundred times as much. Real packed parts have 10 to 300 kB."""
 MAX_UNPACKED_BYTES: Final = 16 << 20
 MAX_READS: Final = 1_000_000
-"""Limit of values in a file, read in a few seconds. Maps have some thousands, an hour's ghost 400,000."""
+"""Most values in a file, read in a few seconds. Maps have some thousands, an hour's ghost 400,000."""
 KINDS: Final = {
     0x03043000: "a map",
     0x24003000: "a map of an older game",
@@ -83,12 +83,12 @@ LINE_FROM_TEXT: Final = (
     '"line.npy", numpy.loadtxt("coords.txt", delimiter=","))'
 )
 _LATER_GAME: Final = re.compile(rb'<header [^>]{0,400}exever="([3-9]\.[\d.]{1,20})"(?: exebuild="(\d{4})-)?')
-"""Program that wrote a file of ManiaPlanet or of Trackmania 2020; both have versions from 3 on."""
+"""Program that wrote a ManiaPlanet or Trackmania 2020 file; both have versions from 3 on."""
 _pygbx_is_guarded = threading.Lock()
 
 
 class GbxError(UserError):
-    """A `.Gbx` file is missing, damaged, or of another kind than expected."""
+    """A `.Gbx` file is missing, damaged, or a different kind than expected."""
 
 
 class _DamagedError(Exception):
@@ -106,21 +106,21 @@ class GbxFile:
 
     @property
     def kind(self) -> str:
-        """Kind of file, in words."""
+        """File kind, in words."""
         return kind_of(self.class_id)
 
     def nodes(self, node_type: type[Any]) -> list[Any]:
-        """Return the body's nodes of one of pygbx's classes, in the file's order."""
+        """Return the body's nodes with one pygbx class, in the file's order."""
         return [node for node in self.content.classes.values() if isinstance(node, node_type)]
 
 
 def kind_of(class_id: int) -> str:
-    """Return the kind of a file of this class, in words."""
+    """Return the file kind for this class, in words."""
     return KINDS.get(class_id, f"a Gbx file of class {class_id:#010x}")
 
 
 def wrong_name(path: Path) -> GbxError:
-    """Return the error for a file that by its name is no map, replay, ghost or line."""
+    """Return the error for a file whose name is for no map, replay, ghost or line."""
     name = path.name.lower()
     if name.endswith(".map.gbx"):
         return GbxError(f"{path}: a map of ManiaPlanet or Trackmania 2020, by its name; {SUPPORTED}")
@@ -144,7 +144,7 @@ def read_gbx(path: Path) -> GbxFile:
 
 
 def parse_gbx(data: bytes, path: Path) -> GbxFile:
-    """Parse the bytes of a file; `path` is for errors.
+    """Parse a file's bytes; `path` is for errors.
 
     Raises:
         GbxError: if they are not a `.Gbx` file, or damaged, or pygbx is not installed.
@@ -190,7 +190,7 @@ def _header_xml(data: bytes) -> ElementTree.Element | None:
 
 
 class _BoundedReader(ByteReader):  # type: ignore[misc]  # pygbx has no types
-    """pygbx's reader with bounded reads; `budget` holds the number left."""
+    """pygbx's reader with bounded reads; `budget` holds the reads left."""
 
     def __init__(self, budget: list[int], data: bytes) -> None:
         super().__init__(data)

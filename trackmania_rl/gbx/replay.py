@@ -1,7 +1,7 @@
-"""Replay in a `.Replay.Gbx` or `.Ghost.Gbx` file: races with their times, samples and inputs, and the map.
+"""Replay in a `.Replay.Gbx` or `.Ghost.Gbx` file: races with times, samples and inputs, and the map.
 
-A ghost is one race: samples of the car (usually every 100 ms) and every change of an input, to the engine's 10 ms. A
-replay is one or more ghosts and their map.
+A ghost is one race: car samples (usually every 100 ms) and every input change, to the engine's 10 ms. A
+replay is one or more ghosts and the map.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from trackmania_rl.gbx.reading import (
 REPLAY_SUFFIXES: Final = (".replay.gbx", ".ghost.gbx")
 NO_TIME: Final = 0xFFFFFFFF
 
-_NO_SPEED: Final = -(1 << 15)  # logarithm of a speed of zero
+_NO_SPEED: Final = -(1 << 15)  # a zero speed's logarithm
 _MAX_SAMPLE_M: Final = 1e6  # a position beyond it was misread
 
 
 @dataclass(frozen=True)
 class GhostSamples:
-    """S samples of a car."""
+    """S car samples."""
 
     period_ms: int  # between samples
     time_ms: npt.NDArray[np.int64]  # (S,)
@@ -59,7 +59,7 @@ RACE_RUNNING = "_FakeIsRaceRunning"
 
 @dataclass(frozen=True, slots=True)
 class ControlEvent:
-    """One change of one input."""
+    """One change to one input."""
 
     time_ms: int  # on the ghost's own clock (`Ghost.inputs_begin_ms`)
     # for example "Accelerate", "Steer"; names beginning with "_" are the game's own
@@ -73,16 +73,16 @@ class Ghost:
 
     login: str
     race_time_ms: int | None
-    checkpoint_times_ms: tuple[int, ...]  # of each checkpoint passed; the last one is the finish
+    checkpoint_times_ms: tuple[int, ...]  # one per passed checkpoint; the last one is the finish
     n_respawns: int
     samples: GhostSamples | None  # None if the ghost holds none
-    # changes of inputs, in order; () if the ghost holds none
+    # input changes, in order; () if the ghost holds none
     events: tuple[ControlEvent, ...]
     game_version: str
 
     @property
     def inputs_begin_ms(self) -> int:
-        """Race time 0 on the events' clock: that of TMInterface's replays begins a minute earlier."""
+        """Race time 0 on the events' clock: the clock in TMInterface's replays begins a minute earlier."""
         return next((event.time_ms for event in self.events if event.name == RACE_RUNNING and event.value), 0)
 
 
@@ -91,7 +91,7 @@ class Replay:
     """One or more races on a map."""
 
     path: Path
-    nickname: str  # of the player that saved it, without colour codes; "" in a `.Ghost.Gbx`
+    nickname: str  # the saving player's, without colour codes; "" in a `.Ghost.Gbx`
     challenge: Challenge | None  # None in a `.Ghost.Gbx`, and if the embedded map can't be read
     ghosts: tuple[Ghost, ...]  # fastest first
 
@@ -110,7 +110,7 @@ def read_replay(path: Path) -> Replay:
     """Read a replay or a ghost.
 
     Raises:
-        GbxError: if the file is missing, damaged, neither of the two, or without a race.
+        GbxError: if the file is missing, damaged, neither, or without a race.
     """
     file = read_gbx(path)
     records = file.nodes(CGameReplayRecord)
@@ -134,7 +134,7 @@ def read_replay(path: Path) -> Replay:
 
 
 def read_embedded_map(path: Path) -> bytes:
-    """Return the bytes of the map file in a replay.
+    """Return the map file's bytes from a replay.
 
     Raises:
         GbxError: if the replay is missing or damaged, or has no readable map.
@@ -192,7 +192,7 @@ def _samples(node: CGameCtnGhost, path: Path) -> GhostSamples:
 def _quaternions(
     angle: npt.NDArray[np.float64], axis_heading: npt.NDArray[np.float64], axis_pitch: npt.NDArray[np.float64]
 ) -> npt.NDArray[np.float64]:
-    """Return unit quaternions (S, 4), w first, of a ghost's 16-bit numbers: half the turn's angle, and its axis."""
+    """Return unit quaternions (S, 4), w first, from a ghost's 16-bit numbers: half the turn's angle, and the axis."""
     half_angle = angle * (np.pi / 0xFFFF)
     heading = axis_heading * (np.pi / 0x7FFF)
     pitch = axis_pitch * (np.pi / 2 / 0x7FFF)
@@ -206,6 +206,6 @@ def _event(entry: ControlEntry) -> ControlEvent:
 
 
 def _analog_value(entry: ControlEntry) -> int:
-    """Return an analog input's value: a signed number of 24 bits with the sign inverted."""
+    """Return an analog input's value: a signed 24-bit number with the sign inverted."""
     raw = (entry.flags << 16 | entry.enabled) & 0xFFFFFF
     return -(raw - (1 << 24) if raw >= 1 << 23 else raw)

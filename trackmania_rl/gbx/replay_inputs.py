@@ -1,18 +1,18 @@
-"""Conversion of a ghost's inputs to an input script of TMInterface, and back.
+"""Conversion from a ghost's inputs to a TMInterface input script, and back.
 
 A ghost's clock and a script's differ by one tick: an event at 10 ms in a ghost first acts in the tick that begins at
-race time 0, and is 0.00 in a script (`EVENT_TIME_ORIGIN_MS`). The ghost's clock starts at its event
+race time 0, and is 0.00 in a script (`EVENT_TIME_ORIGIN_MS`). The ghost's clock starts at the event
 `_FakeIsRaceRunning`, usually at 0; replays recorded by TMInterface have it at 65,535 ms.
 
 Lost in ghost -> script -> ghost, because a script has no form for it:
 
 * the game's own events (names beginning with "_"): `_FakeIsRaceRunning` and `_FakeFinishLine` are made again, and
 `_FakeDontInverseAxis` is applied to the analog values;
-* milliseconds within a tick, which only respawns have (and all inputs of some older games);
-* inputs before the start: they become one event per input at the start, with its last value;
+* milliseconds within a tick, which only respawns have (and all inputs in some older games);
+* inputs before the start: they become one event per input at the start, with the last value;
 * `AccelerateReal` and `BrakeReal`, the keys' other names, which become `Accelerate` and `Brake`.
 
-The rules are those of gbxtools' `generate_input_file.py`, by TMInterface's author.
+The rules are from gbxtools' `generate_input_file.py`, by TMInterface's author.
 """
 
 from __future__ import annotations
@@ -55,19 +55,19 @@ class ReplayInputsError(UserError):
 
 @dataclass(frozen=True)
 class GhostScript:
-    """Events of a script, with counts of lost events."""
+    """A script's events, with lost event counts."""
 
     events: tuple[InputEvent, ...]
     n_rounded: int  # events that lost milliseconds within a tick
     n_before_start: int  # events before the start, left out or moved to it
-    unknown: dict[str, int]  # counts by name of events that scripts cannot express
+    unknown: dict[str, int]  # counts by event name, for events that scripts cannot express
 
 
 def ghost_of_driver(replay: Replay, driver: str | None = None) -> Ghost:
-    """Return the fastest ghost, or that of a driver (a login in upper or lower case).
+    """Return the fastest ghost, or a driver's (a login in upper or lower case).
 
     Raises:
-        ReplayInputsError: if there is no ghost of that driver; the text lists the drivers.
+        ReplayInputsError: if there is no ghost by that driver; the text lists the drivers.
     """
     for ghost in replay.ghosts:
         if driver is None or ghost.login.lower() == driver.lower():
@@ -77,7 +77,7 @@ def ghost_of_driver(replay: Replay, driver: str | None = None) -> Ghost:
 
 
 def script_of_ghost(ghost: Ghost, path: Path) -> GhostScript:
-    """Return the inputs of a ghost as a script; `path` is for errors.
+    """Return a ghost's inputs as a script; `path` is for errors.
 
     Raises:
         ReplayInputsError: if the ghost holds no inputs, or impossible times or values.
@@ -114,7 +114,7 @@ def script_of_ghost(ghost: Ghost, path: Path) -> GhostScript:
 
 
 def ghost_events_of_script(events: Sequence[InputEvent], race_time_ms: int | None = None) -> tuple[ControlEvent, ...]:
-    """Return the events in the ghost of a race driven by a script, whose events are in order of time.
+    """Return the ghost events for a race driven by a script, whose events are in time order.
 
     `race_time_ms` is None for an unfinished race.
 
