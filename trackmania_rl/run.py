@@ -25,7 +25,7 @@ import logging
 import math
 import sys
 import threading
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from logging.handlers import WatchedFileHandler
 from pathlib import Path
@@ -39,7 +39,7 @@ from typing_extensions import override
 
 from trackmania_rl.agents.builder import AgentBuilder, MakeAgentBuilder, check_decision, make_agent_builder
 from trackmania_rl.agents.devices import keep_freed_memory, pick_device, pick_learner_threads
-from trackmania_rl.channels.run_state import WEIGHTS_KINDS, WeightsKind, open_channels
+from trackmania_rl.channels.run_state import WEIGHTS_KINDS, open_channels
 from trackmania_rl.errors import PassingError, UserError, one_line
 from trackmania_rl.experience_replay.minari_files import DataSet
 from trackmania_rl.files import require_regular
@@ -250,7 +250,7 @@ def _train_stage(
         _log_beginning(folder, settings, network)
         networks = {kind: copy.deepcopy(network) for kind in WEIGHTS_KINDS}  # on the processor
         access = order.workers if order.cluster is None else closing.enter_context(joined(order.cluster))
-        serving = None if access is None else _serve(access, copy.deepcopy(networks))
+        serving = None if access is None else _serve(access, networks["exploration"])
         channels = open_channels(settings, parts.spaces, networks)
         check_edited = functools.partial(check_edited_maps, maps_folder=parts.maps_folder)
         run = RunContext(
@@ -360,10 +360,10 @@ def _collectors(
     return _on_cluster(serving, setup, settings)
 
 
-def _serve(access: WorkerAccess, networks: Mapping[WeightsKind, nn.Module]) -> ServeWorkers:
+def _serve(access: WorkerAccess, network: nn.Module) -> ServeWorkers:
     from trackmania_rl.multiprocess.serving import ServeWorkers  # needs an extra
 
-    return ServeWorkers(access, networks)
+    return ServeWorkers(access, network)
 
 
 def _on_cluster(serving: ServeWorkers, setup: CollectorSetup, settings: Settings) -> RunCollectors:

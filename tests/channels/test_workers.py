@@ -244,7 +244,7 @@ class Learner:
         self.run_state = SharedRunState(settings, {kind: network_of(0.5) for kind in WEIGHTS_KINDS})
         self.rollouts = Rollouts(bounds_of(settings), 2, stop=self.run_state.stop_flag)
         self.channels = Channels(self.rollouts, self.run_state)
-        self.server = ServeWorkers(access, {kind: network_of(0.0) for kind in WEIGHTS_KINDS})
+        self.server = ServeWorkers(access, network_of(0.0))
         self.server.run = SimpleNamespace(
             settings=settings,
             spaces=SPACES,
@@ -575,8 +575,7 @@ def evil(learner):
 
     def serve(news):
         run = learner()
-        settings = run.run_state.settings
-        description = run.server._description(serving._Worker(1000), settings)
+        description = run.server._description(serving._Worker(1000))
 
         def follow(*_):
             for one in news:

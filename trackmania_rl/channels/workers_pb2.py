@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$trackmania_rl/channels/workers.proto\x12\rtrackmania_rl\"~\n\x05Hello\x12\x11\n\tcollector\x18\x01 \x01(\t\x12\x32\n\x07\x64igests\x18\x02 \x03(\x0b\x32!.trackmania_rl.Hello.DigestsEntry\x1a.\n\x0c\x44igestsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x0c:\x02\x38\x01\"\xc0\x01\n\x0b\x44\x65scription\x12\x0b\n\x03run\x18\x01 \x01(\t\x12\x10\n\x08settings\x18\x02 \x01(\t\x12\x34\n\x05\x66\x61\x63ts\x18\x03 \x03(\x0b\x32%.trackmania_rl.Description.FactsEntry\x12\x0c\n\x04name\x18\x04 \x01(\t\x12\x10\n\x08progress\x18\x05 \x01(\t\x12\x0e\n\x06run_id\x18\x06 \x01(\t\x1a,\n\nFactsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"T\n\x07Weights\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\x0e\n\x06\x64igest\x18\x02 \x01(\x0c\x12\x0c\n\x04size\x18\x03 \x01(\x04\x12\x0e\n\x06offset\x18\x04 \x01(\x04\x12\r\n\x05piece\x18\x05 \x01(\x0c\"\xa9\x01\n\x04News\x12/\n\x0b\x64\x65scription\x18\x01 \x01(\x0b\x32\x1a.trackmania_rl.Description\x12\x14\n\x0c\x66rames_total\x18\x02 \x01(\x04\x12\x10\n\x08received\x18\x03 \x01(\x04\x12\r\n\x05taken\x18\x04 \x01(\x04\x12\x10\n\x08settings\x18\x05 \x01(\t\x12\'\n\x07weights\x18\x06 \x01(\x0b\x32\x16.trackmania_rl.Weights\"B\n\x06\x43olumn\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05\x64type\x18\x02 \x01(\t\x12\r\n\x05shape\x18\x03 \x03(\x04\x12\x0c\n\x04\x64\x61ta\x18\x04 \x01(\x0c\"=\n\x04Race\x12\r\n\x05\x66\x61\x63ts\x18\x01 \x01(\t\x12&\n\x07\x63olumns\x18\x02 \x03(\x0b\x32\x15.trackmania_rl.Column\";\n\x06Upload\x12#\n\x05hello\x18\x01 \x01(\x0b\x32\x14.trackmania_rl.Hello\x12\x0c\n\x04race\x18\x02 \x01(\x0c\x32\x7f\n\x07Workers\x12<\n\x08\x44\x65scribe\x12\x14.trackmania_rl.Hello\x1a\x1a.trackmania_rl.Description\x12\x36\n\x04Play\x12\x15.trackmania_rl.Upload\x1a\x13.trackmania_rl.News(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$trackmania_rl/channels/workers.proto\x12\rtrackmania_rl\"~\n\x05Hello\x12\x11\n\tcollector\x18\x01 \x01(\t\x12\x32\n\x07\x64igests\x18\x02 \x03(\x0b\x32!.trackmania_rl.Hello.DigestsEntry\x1a.\n\x0c\x44igestsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x0c:\x02\x38\x01\"\xb2\x01\n\x0b\x44\x65scription\x12\x0b\n\x03run\x18\x01 \x01(\t\x12\x10\n\x08settings\x18\x02 \x01(\t\x12\x34\n\x05\x66\x61\x63ts\x18\x03 \x03(\x0b\x32%.trackmania_rl.Description.FactsEntry\x12\x10\n\x08progress\x18\x04 \x01(\t\x12\x0e\n\x06run_id\x18\x05 \x01(\t\x1a,\n\nFactsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"T\n\x07Weights\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\x0e\n\x06\x64igest\x18\x02 \x01(\x0c\x12\x0c\n\x04size\x18\x03 \x01(\x04\x12\x0e\n\x06offset\x18\x04 \x01(\x04\x12\r\n\x05piece\x18\x05 \x01(\x0c\"\xa9\x01\n\x04News\x12/\n\x0b\x64\x65scription\x18\x01 \x01(\x0b\x32\x1a.trackmania_rl.Description\x12\x14\n\x0c\x66rames_total\x18\x02 \x01(\x04\x12\x10\n\x08received\x18\x03 \x01(\x04\x12\r\n\x05taken\x18\x04 \x01(\x04\x12\x10\n\x08settings\x18\x05 \x01(\t\x12\'\n\x07weights\x18\x06 \x01(\x0b\x32\x16.trackmania_rl.Weights\"B\n\x06\x43olumn\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05\x64type\x18\x02 \x01(\t\x12\r\n\x05shape\x18\x03 \x03(\x04\x12\x0c\n\x04\x64\x61ta\x18\x04 \x01(\x0c\"=\n\x04Race\x12\r\n\x05\x66\x61\x63ts\x18\x01 \x01(\t\x12&\n\x07\x63olumns\x18\x02 \x03(\x0b\x32\x15.trackmania_rl.Column\";\n\x06Upload\x12#\n\x05hello\x18\x01 \x01(\x0b\x32\x14.trackmania_rl.Hello\x12\x0c\n\x04race\x18\x02 \x01(\x0c\x32\x7f\n\x07Workers\x12<\n\x08\x44\x65scribe\x12\x14.trackmania_rl.Hello\x1a\x1a.trackmania_rl.Description\x12\x36\n\x04Play\x12\x15.trackmania_rl.Upload\x1a\x13.trackmania_rl.News(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -40,19 +40,19 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_HELLO_DIGESTSENTRY']._serialized_start=135
   _globals['_HELLO_DIGESTSENTRY']._serialized_end=181
   _globals['_DESCRIPTION']._serialized_start=184
-  _globals['_DESCRIPTION']._serialized_end=376
-  _globals['_DESCRIPTION_FACTSENTRY']._serialized_start=332
-  _globals['_DESCRIPTION_FACTSENTRY']._serialized_end=376
-  _globals['_WEIGHTS']._serialized_start=378
-  _globals['_WEIGHTS']._serialized_end=462
-  _globals['_NEWS']._serialized_start=465
-  _globals['_NEWS']._serialized_end=634
-  _globals['_COLUMN']._serialized_start=636
-  _globals['_COLUMN']._serialized_end=702
-  _globals['_RACE']._serialized_start=704
-  _globals['_RACE']._serialized_end=765
-  _globals['_UPLOAD']._serialized_start=767
-  _globals['_UPLOAD']._serialized_end=826
-  _globals['_WORKERS']._serialized_start=828
-  _globals['_WORKERS']._serialized_end=955
+  _globals['_DESCRIPTION']._serialized_end=362
+  _globals['_DESCRIPTION_FACTSENTRY']._serialized_start=318
+  _globals['_DESCRIPTION_FACTSENTRY']._serialized_end=362
+  _globals['_WEIGHTS']._serialized_start=364
+  _globals['_WEIGHTS']._serialized_end=448
+  _globals['_NEWS']._serialized_start=451
+  _globals['_NEWS']._serialized_end=620
+  _globals['_COLUMN']._serialized_start=622
+  _globals['_COLUMN']._serialized_end=688
+  _globals['_RACE']._serialized_start=690
+  _globals['_RACE']._serialized_end=751
+  _globals['_UPLOAD']._serialized_start=753
+  _globals['_UPLOAD']._serialized_end=812
+  _globals['_WORKERS']._serialized_start=814
+  _globals['_WORKERS']._serialized_end=941
 # @@protoc_insertion_point(module_scope)

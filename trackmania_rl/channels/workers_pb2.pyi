@@ -22,7 +22,7 @@ class Hello(_message.Message):
     def __init__(self, collector: _Optional[str] = ..., digests: _Optional[_Mapping[str, bytes]] = ...) -> None: ...
 
 class Description(_message.Message):
-    __slots__ = ("run", "settings", "facts", "name", "progress", "run_id")
+    __slots__ = ("run", "settings", "facts", "progress", "run_id")
     class FactsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -33,16 +33,14 @@ class Description(_message.Message):
     RUN_FIELD_NUMBER: _ClassVar[int]
     SETTINGS_FIELD_NUMBER: _ClassVar[int]
     FACTS_FIELD_NUMBER: _ClassVar[int]
-    NAME_FIELD_NUMBER: _ClassVar[int]
     PROGRESS_FIELD_NUMBER: _ClassVar[int]
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     run: str
     settings: str
     facts: _containers.ScalarMap[str, str]
-    name: str
     progress: str
     run_id: str
-    def __init__(self, run: _Optional[str] = ..., settings: _Optional[str] = ..., facts: _Optional[_Mapping[str, str]] = ..., name: _Optional[str] = ..., progress: _Optional[str] = ..., run_id: _Optional[str] = ...) -> None: ...
+    def __init__(self, run: _Optional[str] = ..., settings: _Optional[str] = ..., facts: _Optional[_Mapping[str, str]] = ..., progress: _Optional[str] = ..., run_id: _Optional[str] = ...) -> None: ...
 
 class Weights(_message.Message):
     __slots__ = ("kind", "digest", "size", "offset", "piece")

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import hmac
-import itertools
 import json
 import logging
 import math
@@ -19,7 +18,7 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final
@@ -33,7 +32,7 @@ from trackmania_rl.channels import over_grpc
 from trackmania_rl.channels import workers_pb2 as pb
 from trackmania_rl.channels.over_grpc import AMessage, MessageError, WorkerAccess
 from trackmania_rl.channels.rollouts import RolloutBounds
-from trackmania_rl.channels.run_state import NO_WEIGHTS, WeightsKind
+from trackmania_rl.channels.run_state import NO_WEIGHTS, WEIGHTS_KINDS, WeightsKind
 from trackmania_rl.errors import PassingError, UserError
 from trackmania_rl.paths import program_version
 from trackmania_rl.race.race import CollectorProgress, Race
@@ -141,7 +140,7 @@ class ServeWorkers(Hook):
 
     Args:
         access: address and admission.
-        networks: on the CPU, overwritten with the newest weights.
+        network: on the CPU; its weights have the form of those that are sent.
 
     Attributes:
         port: of the address, from `begin` on.
@@ -149,12 +148,11 @@ class ServeWorkers(Hook):
 
     section: ClassVar[str] = "workers"
 
-    def __init__(self, access: WorkerAccess, networks: Mapping[WeightsKind, nn.Module]) -> None:
-        self.access, self._networks = access, networks
+    def __init__(self, access: WorkerAccess, network: nn.Module) -> None:
+        self.access, self._network = access, network
         self._workers: dict[str, _Worker] = {}
         self._lock = threading.Lock()
-        self._weights = dict.fromkeys(networks, _Weights())
-        self._numbers = itertools.count()  # of descriptions
+        self._weights = dict.fromkeys(WEIGHTS_KINDS, _Weights())
         self._run_id = uuid.uuid4().hex
         self._ends = False
 
@@ -223,7 +221,7 @@ class ServeWorkers(Hook):
     def _describe(self, data: bytes, context: grpc.ServicerContext) -> bytes:
         """Describe the run to a machine that has not been admitted yet."""
         self._parse(pb.Hello, data, context)
-        return self._description(_Worker(FIRST_NUMBER), self._settings()).SerializeToString()
+        return self._description(_Worker(FIRST_NUMBER)).SerializeToString()
 
     def _parse(self, kind: type[AMessage], data: bytes, context: grpc.ServicerContext) -> AMessage:
         try:
@@ -232,17 +230,13 @@ class ServeWorkers(Hook):
             context.abort(Code.INVALID_ARGUMENT, str(error))
             raise
 
-    def _settings(self) -> Settings:
-        return self.run.channels.run_state.settings
-
-    def _description(self, worker: _Worker, settings: Settings) -> pb.Description:
+    def _description(self, worker: _Worker) -> pb.Description:
+        settings = self.run.channels.run_state.settings
         progress = self.run.progress.get(worker.number, CollectorProgress()).state_dict()
-        network = self._networks["exploration"]
         return pb.Description(
             run=settings.run.run_name,
             settings=self._settings_of(worker, settings),
-            facts=over_grpc.fingerprint(settings, self.run.spaces, network, self.run.maps_folder),
-            name=f"session-{self.run.session}/call-{next(self._numbers)}",
+            facts=over_grpc.fingerprint(settings, self.run.spaces, self._network, self.run.maps_folder),
             progress=json.dumps(progress | {"streams": {}}),
             run_id=self._run_id,
         )
@@ -287,8 +281,9 @@ class ServeWorkers(Hook):
 
     def _news(self, worker: _Worker, digests: dict[str, bytes], context: grpc.ServicerContext) -> Iterator[pb.News]:
         """Yield weights, settings and counts as they change; weights in pieces, between which the others come."""
-        settings = self._settings()
-        yield pb.News(description=self._description(worker, settings), received=worker.received)
+        run_state = self.run.channels.run_state
+        settings = run_state.settings
+        yield pb.News(description=self._description(worker), received=worker.received)
         pieces: Iterator[pb.Weights] = iter(())
         sent = pb.News()
         while context.is_active() and not self._ends:
@@ -296,12 +291,11 @@ class ServeWorkers(Hook):
                 context.abort(Code.ABORTED, "another call of this worker has replaced this one")
             if worker.refusal:
                 context.abort(Code.INVALID_ARGUMENT, worker.refusal)
-            frames_total = self.run.channels.run_state.frames_total
-            news = pb.News(frames_total=frames_total, received=worker.received, taken=worker.taken)
+            news = pb.News(frames_total=run_state.frames_total, received=worker.received, taken=worker.taken)
             counts = pb.News()
             counts.CopyFrom(news)
-            if (newest := self._settings()) is not settings:
-                settings = newest
+            if run_state.settings is not settings:
+                settings = run_state.settings
                 news.settings = self._settings_of(worker, settings)
             if (piece := next(pieces, None)) is None:
                 pieces = self._pieces(digests)
@@ -316,7 +310,7 @@ class ServeWorkers(Hook):
 
     def _pieces(self, digests: dict[str, bytes]) -> Iterator[pb.Weights]:
         """Yield the pieces of each kind of weights that differ from those of the digests, and update these."""
-        for kind in self._networks:
+        for kind in WEIGHTS_KINDS:
             newest = self._newest_weights(kind)
             if newest.data and newest.digest != digests.get(kind):
                 digests[kind] = newest.digest
@@ -326,16 +320,16 @@ class ServeWorkers(Hook):
 
     def _newest_weights(self, kind: WeightsKind) -> _Weights:
         """Return the newest weights, at limited intervals."""
+        newest = self.run.channels.run_state.weights[kind]
         with self._lock:
             weights, now_s = self._weights[kind], time.monotonic()
-            if now_s >= weights.next_at_s:
-                network = self._networks[kind]
-                version = self.run.channels.run_state.pull_weights(kind, network, weights.version)
-                if version != weights.version:
-                    data = packed(network).numpy().tobytes()
-                    interval_s = max(WEIGHTS_EVERY_S, len(data) / self.access.weights_bytes_per_s)
-                    weights = _Weights(version, data, over_grpc.digest_of(data), now_s + interval_s)
-                    self._weights[kind] = weights
+            if newest.version != weights.version and now_s >= weights.next_at_s:
+                vector = packed(self._network)
+                version = newest.read_newer(weights.version, vector)
+                data = vector.numpy().tobytes()
+                interval_s = max(WEIGHTS_EVERY_S, len(data) / self.access.weights_bytes_per_s)
+                weights = _Weights(version, data, over_grpc.digest_of(data), now_s + interval_s)
+                self._weights[kind] = weights
             return weights
 
     def _receive(self, worker: _Worker, uploads: Iterator[bytes], context: grpc.ServicerContext) -> None:

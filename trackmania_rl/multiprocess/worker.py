@@ -193,7 +193,7 @@ class Worker:
 
         return CollectorSetup(
             n_collectors=1,
-            session=f"{description.name}/{self._name}",
+            session=uuid.uuid4().hex,
             open_collector=open_collector,
             close_collector=lambda _: None,
             progress={},  # the collector gets it from the learner
