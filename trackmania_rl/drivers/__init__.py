@@ -1,1 +1,1 @@
-"""Drivers: trained policies in one file, their hub, loading and evaluation."""
+"""Drivers: trained policies in one file, hub, loading and evaluation."""

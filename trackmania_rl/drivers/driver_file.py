@@ -1,6 +1,6 @@
-"""Driver files, NAME.driver: weights, the meaning of their inputs and outputs, and tracks. No code.
+"""Driver files, NAME.driver: weights, the meaning of inputs and outputs, and tracks. No code.
 
-A safetensors file whose metadata has one entry, JSON: the driver's card and the SHA-256 of card and weights, which
+A safetensors file whose metadata has one entry, JSON: the driver's card and the SHA-256 over card and weights, which
 detects corruption, not tampering.
 """
 
@@ -39,11 +39,11 @@ ENTRY: Final = "trackmania_rl"
 LARGEST_FILE_BYTES: Final = 128 << 20
 LARGEST_HEADER_BYTES: Final = 1 << 20
 LARGEST_NUMBER: Final = 10**6
-"""Bound of each size, length and duration of a driver."""
+"""Upper bound for each size, length and duration in a driver."""
 DTYPES: Final = frozenset(
     {torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.int64, torch.int32, torch.bool}
 )
-"""Types of weights and of counters beside them."""
+"""Types for weights and for counters beside them."""
 
 Line = Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f-\x9f]*$", max_length=4096)]
 
@@ -53,7 +53,7 @@ class DriverFileError(UserError):
 
 
 class DriverTrack(Group):
-    """Track that a driver was trained on, as in a map cycle but without this machine's folders, and its best time."""
+    """Track that a driver was trained on, as in a map cycle but without this machine's folders, and the best time."""
 
     map_name: FileName
     map_path: Line = ""
@@ -70,7 +70,7 @@ class DriverTrack(Group):
 
     @classmethod
     def of_entry(cls, entry: MapEntry, best_time_ms: int | None) -> DriverTrack:
-        """Describe an entry of a map cycle."""
+        """Describe a map cycle entry."""
         return cls(
             map_name=entry.map_name,
             map_path=portable(entry.map_path),
@@ -80,18 +80,18 @@ class DriverTrack(Group):
         )
 
     def entry(self) -> MapEntry:
-        """Return the entry of a map cycle for its evaluation."""
+        """Return the track's map cycle entry for evaluation."""
         files = self.model_dump(exclude={"best_time_ms", "generator"})
         return MapEntry(**files, generator=self.generator, is_explo=False, fill_buffer=False)
 
 
 class Interface(Group):
-    """Inputs and outputs of a network, as this version of the program derives them from the driver's settings.
+    """A network's inputs and outputs, as this program version derives them from the driver's settings.
 
     Attributes:
-        blocks: (name, number of floats) of the observation's blocks; none for a user's own games.
+        blocks: (name, float count) for the observation's blocks; none for a user's games.
         image_shape: (S, H, W); H and W are 0 without an image.
-        actions: meaning of each action, or of each of its numbers.
+        actions: each action's meaning, or each number's.
     """
 
     blocks: tuple[tuple[Line, NonNegativeInt], ...]
@@ -101,7 +101,7 @@ class Interface(Group):
 
     @classmethod
     def of(cls, settings: Settings, spaces: Spaces) -> Interface:
-        """Describe the interface of a run with these settings and spaces."""
+        """Describe the interface for a run with these settings and spaces."""
         blocks: tuple[tuple[str, int], ...] = ()
         actions: tuple[str, ...] = (str(spaces.action),)
         if settings.game.games == RACES:
@@ -128,7 +128,7 @@ class Interface(Group):
 
 
 class DriverCard(Group):
-    """Card of a driver: everything but its weights. The settings are `DRIVER_SETTINGS`, as JSON."""
+    """A driver's card: everything but the weights. The settings are `DRIVER_SETTINGS`, as JSON."""
 
     format_version: Literal[1] = FORMAT_VERSION
     name: FileName
@@ -142,7 +142,7 @@ class DriverCard(Group):
 
 @dataclass(frozen=True)
 class DriverFile:
-    """Content of a driver file: card, and the network's `state_dict()`."""
+    """A driver file's content: card, and the network's `state_dict()`."""
 
     card: DriverCard
     weights: Mapping[str, Tensor]
@@ -159,7 +159,7 @@ class DriverFile:
         frames_total: int,
         training_s: float,
     ) -> DriverFile:
-        """Make the content of a driver file. Raise `UserError` if a setting cannot be written."""
+        """Make a driver file's content. Raise `UserError` if a setting cannot be written."""
         card = DriverCard(
             name=name,
             program=program_version(),
@@ -174,15 +174,15 @@ class DriverFile:
 
     @property
     def n_parameters(self) -> int:
-        """Number of weights."""
+        """Weight count."""
         return sum(tensor.numel() for tensor in self.weights.values())
 
 
 def driver_values(settings: Settings) -> dict[str, Any]:
-    """Return a driver's settings by name, in JSON's types.
+    """Return a driver's settings by name, as JSON types.
 
     Raises:
-        SettingsError: if an argument of one of its parts cannot be written.
+        SettingsError: if an argument to a part cannot be written.
     """
     try:
         groups = [group.model_dump(mode="json", include=set(DRIVER_SETTINGS), warnings=False) for _, group in settings]
@@ -197,7 +197,7 @@ def is_driver_file(path: Path) -> bool:
 
 
 def write_driver(file: Path, driver: DriverFile, minimum_free_disk_mb: int = 0) -> Path:
-    """Write or replace a driver file, complete or not at all, and return it. Its folder is made.
+    """Write or replace a driver file, complete or not at all, and return it. Makes the folder.
 
     Raises:
         UserError: if less than the minimum would be free, the disk fails, or the driver is larger than one may be.
@@ -225,7 +225,7 @@ def read_driver(file: Path) -> DriverFile:
     Sizes are bounded, and no code is run. `drivers.loading` validates the settings.
 
     Raises:
-        DriverFileError: if it is missing, damaged, too large, of another version, or no driver.
+        DriverFileError: if it is missing, damaged, too large, from another version, or no driver.
     """
     shipped = SHIPPED_FOLDER / file
     file_to_read = shipped if shipped.is_file() and not file.exists() else file

@@ -1,4 +1,4 @@
-"""Greedy races of a trained driver.
+"""Greedy races by a trained driver.
 
 Neither the simulated game nor a greedy driver is random. Race 1 on a map is greedy throughout. Each further one begins
 with forced actions, drawn by the run's seed, so that the races show how robust the driving is.
@@ -48,7 +48,7 @@ _OF_RACES: Final = (
     "mean_speed_m_s",
     "checkpoint_times_ms",
 )
-"""Facts of a race in `MapEvaluation.figures`."""
+"""Race facts in `MapEvaluation.figures`."""
 
 
 @dataclass(frozen=True)
@@ -60,18 +60,18 @@ class TrainedDriver:
     actor: Actor
     frames_total: int  #: actions that the run had collected
     training_s: float
-    file: Path  #: origin of the weights: a checkpoint's folder or a driver's file
+    file: Path  #: weights' origin: a checkpoint's folder or a driver's file
 
     def act(self, observation: Any) -> int | npt.NDArray[np.float32]:
-        """Return the greedy action for an observation of the run's kind of environment.
+        """Return the greedy action for an observation from the run's kind of environment.
 
         Args:
-            observation: of a user's own environment; or of races, the floats (F,), with an image
+            observation: from a user's environment; or from races, the floats (F,), with an image
                 `{"image": (S, H, W) uint8, "floats": (F,)}`. Floats are normalized if the first one, the time in the
                 mini-race, is not 0.
 
         Raises:
-            UserError: if it is an observation of another configuration, or views need earlier ones (`begin_episode`).
+            UserError: if the observation is from another configuration, or views need earlier ones (`begin_episode`).
         """
         spaces = self.spaces
         if spaces.custom_observation is not None:
@@ -104,13 +104,13 @@ class TrainedDriver:
         """Return the greedy action and no state, as Stable-Baselines3 calls its models.
 
         Args:
-            observation: as of `act`, or a batch of such observations along a first axis.
+            observation: as for `act`, or a batch of such observations along a first axis.
             state: not used.
             episode_start: not used.
             deterministic: must be True, as a driver has no other actions.
 
         Raises:
-            UserError: as of `act`, or if random actions are asked for.
+            UserError: as for `act`, or if random actions are asked for.
         """
         if not deterministic:
             raise UserError("predict: a driver is greedy; call predict(observation, deterministic=True)")
@@ -126,7 +126,7 @@ class TrainedDriver:
     def begin_episode(self) -> Callable[[Any], int | npt.NDArray[np.float32]]:
         """Return `act` for one episode, which keeps the earlier states and actions that views show."""
         episode = History()
-        if self.spaces.custom_observation is None:  # observations of races have their views
+        if self.spaces.custom_observation is None:  # race observations include views
             return self.act
 
         def act(observation: Any) -> Any:
@@ -152,7 +152,7 @@ class MapEvaluation:
     """One or more races on a map.
 
     Attributes:
-        races: without frames; race k of `n_forced_actions[k]` forced actions.
+        races: without frames; race k with `n_forced_actions[k]` forced actions.
     """
 
     map_entry: MapEntry
@@ -169,7 +169,7 @@ class MapEvaluation:
 
     @property
     def best_race_name(self) -> str:
-        """Name of the best race's files: `{map}_{time}`, or `{map}_unfinished_{meters}m`."""
+        """File name for the best race: `{map}_{time}`, or `{map}_unfinished_{meters}m`."""
         best = self.best_race.facts
         result = str(best.race_time_ms) if best.race_finished else f"unfinished_{best.meters:.0f}m"
         return f"{self.map_entry.map_name}_{result}"
@@ -206,8 +206,8 @@ def load_driver(
 
     Args:
         source: save/{run_name}, or a driver's file, which is not trusted.
-        checkpoint: another checkpoint of this run, or one of its drivers; None for its newest checkpoint.
-        torch_device: as the setting of that name; None for the device of collectors.
+        checkpoint: another checkpoint or driver in this run; None for the newest checkpoint.
+        torch_device: as the setting with that name; None for the collectors' device.
         code: modules that a driver's file may import besides the shipped ones. Read them first.
 
     Raises:
@@ -261,11 +261,11 @@ def evaluate_map(
 
 
 def evaluate_environment(driver: TrainedDriver, n_episodes: int, film: Path | None) -> list[RaceFacts]:
-    """Drive a user's own environment greedily. The same arguments give the same episodes.
+    """Drive a user's environment greedily. The same arguments give the same episodes.
 
     Args:
-        driver: of the environment.
-        n_episodes: their number.
+        driver: for the environment.
+        n_episodes: episode count.
         film: an .mp4 file for the first episode, or None.
 
     Raises:
@@ -292,7 +292,7 @@ def evaluate_environment(driver: TrainedDriver, n_episodes: int, film: Path | No
 
 
 class _Filming:
-    """Listener that films each state of the first game."""
+    """Listener that films each state in the first game."""
 
     def __init__(self, video: VideoFile, games: Games, name: str) -> None:
         self._video, self._games, self._name = video, games, name
@@ -313,9 +313,9 @@ class _Filming:
 def forced_starts(
     settings: Settings, spaces: Spaces, map_entry: MapEntry, n_races: int, n_actions: int
 ) -> Iterator[npt.NDArray[Any]]:
-    """Yield the forced actions of each of a map's races, (n_actions,) or (n_actions, D); the first race has none.
+    """Yield the forced actions for each race on a map, (n_actions,) or (n_actions, D); the first race has none.
 
-    They press gas without brake, and are the same for the same number of the race.
+    They press gas without brake, and are the same for the same race number.
     """
     space = spaces.action
     for number in range(1, n_races + 1):
@@ -331,7 +331,7 @@ def forced_starts(
 
 
 def greedy_after(forced: npt.NDArray[Any], actor: Actor) -> Policy:
-    """Return the policy of one race that is greedy after the forced actions."""
+    """Return a policy for one race that is greedy after the forced actions."""
     waiting = iter(forced if forced.ndim > 1 else forced.tolist())
 
     def act(frame: npt.NDArray[np.uint8], floats: npt.NDArray[np.float32]) -> PolicyDecision:

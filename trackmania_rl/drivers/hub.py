@@ -1,4 +1,4 @@
-"""Drivers on the Hugging Face Hub: a model repository with any number of `NAME.driver`.
+"""Drivers on the Hugging Face Hub: a model repository with any number of `NAME.driver` files.
 
 The package huggingface-hub handles the login (`hf auth login`) and the address (`HF_ENDPOINT`).
 """
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from huggingface_hub import HfApi
 
 CARD_FILE = "README.md"
-"""Page of a repository."""
+"""A repository's page."""
 
 
 def push_driver(file: Path, repository: str, about: Mapping[str, str], *, is_private: bool = False) -> str:
-    """Upload a driver file to a repository, USER/NAME, which is made if it does not exist; return its page's address.
+    """Upload a driver file to a repository, USER/NAME, which is made if it does not exist; return the page's address.
 
     Args:
-        file: of the driver.
+        file: the driver's.
         repository: USER/NAME.
         about: headings and texts for the repository's page, which is written if it has none yet.
         is_private: whether a new repository is private.
@@ -50,7 +50,7 @@ def pull_driver(repository: str, name: str = "", target: Path | None = None, rev
 
     Args:
         repository: USER/NAME.
-        name: of the file in it; "" if it holds one driver only.
+        name: file name in it; "" if it holds one driver only.
         target: file to write; None for the same name in the current folder.
         revision: branch, tag or commit; None for the newest one.
 

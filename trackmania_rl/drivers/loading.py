@@ -63,26 +63,26 @@ _WITHOUT_LEARNING: Final[Mapping[str, Any]] = {
     "oversample_long_term_steps": 0,
     "gamma_schedule": 1.0,
 }
-"""Settings of learning, with values that fit any driver."""
+"""Learning settings, with values that fit any driver."""
 LARGEST_NETWORKS: Final = 16
 SMALLEST_BOUND: Final = 1 << 22
-"""A builder may make this many times the numbers of the driver's weights, and this many more."""
+"""A builder may make this many times the driver's weight count, and this many more."""
 MOST_FLOATS: Final = 10**6
 MOST_PIXELS: Final = 1 << 26
-"""Largest observation of a driver, views and waves included."""
+"""A driver's largest observation, views and waves included."""
 
 
 @dataclass(frozen=True)
 class Learned:
-    """Weights of a run's checkpoint or of a driver's file, with the settings that make their network.
+    """Weights from a run's checkpoint or a driver's file, with the settings that make the network.
 
     Attributes:
-        weights: of the network that evaluates.
-        statistics: of the run: `frames_total`, `training_s`, and with a checkpoint all others.
-        file: folder of the checkpoint, or the driver's file.
-        made_with: settings of the training, as JSON.
-        agent: state of the agent in a checkpoint; None for a driver.
-        card: of a driver; None for a checkpoint.
+        weights: the evaluation network's.
+        statistics: the run's: `frames_total`, `training_s`, and with a checkpoint all others.
+        file: the checkpoint's folder, or the driver's file.
+        made_with: training settings, as JSON.
+        agent: agent's state in a checkpoint; None for a driver.
+        card: a driver's; None for a checkpoint.
     """
 
     settings: Settings
@@ -95,7 +95,7 @@ class Learned:
 
 
 def load_run_settings(run_folder: Path) -> Settings:
-    """Load a run's own settings. Raise `UserError` if the run does not exist, or they can't be used."""
+    """Load a run's settings. Raise `UserError` if the run does not exist, or they can't be used."""
     if not run_folder.is_dir():
         raise UserError(f"{run_folder}: there is no such run folder; scripts/train.py makes save/{{run_name}}")
     if not is_run(run_folder):
@@ -105,7 +105,7 @@ def load_run_settings(run_folder: Path) -> Settings:
 
 
 def load_weights(source: Path, settings: Settings) -> Learned:
-    """Load the weights of a run's newest checkpoint, of one checkpoint, or of a driver's file, for these settings.
+    """Load the weights in a run's newest checkpoint, in one checkpoint, or in a driver's file, for these settings.
 
     The weights are the averaged ones, or the online ones without an average.
 
@@ -135,15 +135,15 @@ def load_weights(source: Path, settings: Settings) -> Learned:
 
 
 def load_learned(source: Path, checkpoint: Path | None = None, code: Collection[str] = ()) -> Learned:
-    """Load a run, or a driver's file, which is not trusted, with its own settings.
+    """Load a run, or a driver's file, which is not trusted, with its settings.
 
     Args:
         source: save/{run_name}, or a driver's file.
-        checkpoint: another checkpoint of this run, or one of its drivers; None for the newest checkpoint.
+        checkpoint: another checkpoint or driver in this run; None for the newest checkpoint.
         code: modules that a driver's file may import besides the shipped ones.
 
     Raises:
-        UserError: if a file is missing, damaged or of another version, names other code, or cannot be used here.
+        UserError: if a file is missing, damaged or from another version, names other code, or cannot be used here.
     """
     if not is_driver_file(source):
         settings = load_run_settings(source)
@@ -163,7 +163,7 @@ def load_learned(source: Path, checkpoint: Path | None = None, code: Collection[
 
 @functools.cache
 def ships(name: str) -> bool:
-    """Return whether a part is an agent, network, loss or game of this program: these only drive and learn."""
+    """Return whether a part is an agent, network, loss or game in this program: these only drive and learn."""
     module, _, attribute = name.partition(":")
     if module.startswith("torchrl."):
         from trackmania_rl.agents.torchrl_agent import NETWORKS  # slow
@@ -245,7 +245,7 @@ def fill_network(learned: Learned, builder: AgentBuilder) -> nn.Module:
 
 
 class _Bounded(TorchFunctionMode):
-    """Context that limits the size of the modules made in it, because a small file may ask for any network."""
+    """Context that limits the size of modules made in it, because a small file may ask for any network."""
 
     def __init__(self, most_numbers: int) -> None:
         super().__init__()
@@ -254,7 +254,7 @@ class _Bounded(TorchFunctionMode):
     def __torch_function__(
         self, function: Callable[..., Any], types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        if function is torch.empty:  # which makes the parameters of modules
+        if function is torch.empty:  # which makes module parameters
             self._left -= math.prod(args[0] if args and isinstance(args[0], Sequence) else args)
             if self._left < 0:
                 raise RuntimeError("the settings ask for a far larger network than its weights are")
@@ -262,7 +262,7 @@ class _Bounded(TorchFunctionMode):
 
 
 def pack_run(run_folder: Path, checkpoint: Path | None = None) -> DriverFile:
-    """Make a driver's file of the weights of a run's checkpoint, by default the newest; `write_driver` writes it."""
+    """Make a driver's file from the weights in a run's checkpoint, by default the newest; `write_driver` writes it."""
     run = load_learned(run_folder, checkpoint)
     best_times_ms: dict[str, int | None] = {}
     for name, of_map in run.statistics.get("maps", {}).items():  # explored and evaluated
@@ -280,13 +280,13 @@ def pack_run(run_folder: Path, checkpoint: Path | None = None) -> DriverFile:
 
 
 def tracks_of(settings: Settings, best_times_ms: Mapping[str, int | None]) -> list[DriverTrack]:
-    """Return the tracks of a map cycle with best times by the map's name."""
+    """Return a map cycle's tracks with best times by map name."""
     entries = {entry.map_name: entry for entry in settings.game.map_cycle}
     return [DriverTrack.of_entry(entry, best_times_ms.get(name)) for name, entry in entries.items()]
 
 
 def first_weights(learned: Learned, spaces: Spaces) -> Mapping[str, Tensor]:
-    """Return the weights that a new run begins with. Log other settings of a driver that differ.
+    """Return the weights that a new run begins with. Log other driver settings that differ.
 
     Raises:
         DriverFileError: if the run has another observation or other actions than the driver.
@@ -304,7 +304,7 @@ def first_weights(learned: Learned, spaces: Spaces) -> Mapping[str, Tensor]:
 
 
 def differences_of_driver(values: Mapping[str, Any], settings: Settings) -> list[str]:
-    """List a driver's settings that differ from a configuration's; of the statistics, those that both have."""
+    """List a driver's settings that differ from a configuration's; among the statistics, those that both have."""
     ours = driver_values(settings)
     in_both = ours[STATISTICS].keys() & values[STATISTICS].keys()
     mine, its = ({**side, STATISTICS: {block: side[STATISTICS][block] for block in in_both}} for side in (ours, values))
@@ -312,13 +312,13 @@ def differences_of_driver(values: Mapping[str, Any], settings: Settings) -> list
 
 
 def code_of_driver(settings: Settings) -> list[tuple[str, str]]:
-    """List the imports of a driver's settings, as (setting, "module:attribute") pairs."""
+    """List the imports in a driver's settings, as (setting, "module:attribute") pairs."""
     parts = {"games": settings.game.games, "agent": settings.agent.agent, "network": settings.agent.network}
     return [(setting, name) for setting, part in parts.items() for name in names_in(part)]
 
 
 def names_in(part: str | NamedPart) -> list[str]:
-    """List the imports of a part, as "module:attribute", those of Gymnasium's ids ("module:Name-v0") included."""
+    """List a part's imports, as "module:attribute", Gymnasium ids ("module:Name-v0") included."""
     if isinstance(part, str):
         return [part]
     given = (*part.args, *part.keywords.values())
@@ -327,5 +327,5 @@ def names_in(part: str | NamedPart) -> list[str]:
 
 
 def own_code(settings: Settings) -> list[str]:
-    """Return the parts of a driver's settings that do not ship, as texts."""
+    """Return the parts in a driver's settings that do not ship, as texts."""
     return [f"{setting}: {name}" for setting, name in code_of_driver(settings) if not ships(name)]

@@ -1,4 +1,4 @@
-"""Export of a driver's greedy policy as ONNX, for programs without torch."""
+"""Export for a driver's greedy policy as ONNX, for programs without torch."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from trackmania_rl.drivers.evaluation import TrainedDriver
 from trackmania_rl.errors import UserError, one_line
 
 EXPORTED_STATES: Final = 2
-"""States of the example; their number is free in the file."""
+"""States in the example; their number is free in the file."""
 
 
 class GreedyPolicy(nn.Module):
-    """Greedy actions of a driver as a function of tensors.
+    """A driver's greedy actions as a tensor function.
 
     Raises:
-        UserError: if the driver's actor is neither one of quantiles nor one of torchrl.
+        UserError: if the driver's actor is neither a quantile actor nor a torchrl actor.
     """
 
     def __init__(self, driver: TrainedDriver) -> None:
@@ -38,7 +38,7 @@ class GreedyPolicy(nn.Module):
         self.register_buffer("tau", midpoints(driver.settings.agent.iqn_k, torch.device("cpu")))
 
     def forward(self, floats: Tensor, image: Tensor | None = None) -> Tensor:
-        """Return the actions (B,) int64, or (B, D) float32, of floats (B, F) and images (B, S, H, W) uint8."""
+        """Return the actions (B,) int64, or (B, D) float32, for floats (B, F) and images (B, S, H, W) uint8."""
         if image is None:
             image = torch.zeros((floats.shape[0], 1, 0, 0), dtype=torch.uint8)
         if isinstance(self._actor, Inferer):
@@ -54,7 +54,7 @@ def export_onnx(driver: TrainedDriver, file: Path) -> None:
     """Write a driver's greedy policy as one ONNX file.
 
     The inputs are `floats` (batch, F) float32, not normalized, the time in the mini-race (the first one) 0, and with an
-    image `image` (batch, S, H, W) uint8. The output is `action`: (batch,) int64, or (batch, D) float32 of analog ones.
+    image `image` (batch, S, H, W) uint8. The output is `action`: (batch,) int64, or (batch, D) float32 for analog ones.
 
     Args:
         driver: on the processor.

@@ -1,1 +1,1 @@
-"""Collecting and learning without processes: everything here runs, and is tested, in one."""
+"""Collecting and learning without processes: everything here runs, and is tested, in one process."""

@@ -1,4 +1,4 @@
-"""Parts of a run, made from its settings, and its beginning."""
+"""A run's parts, made from the settings, and the run's beginning."""
 
 from __future__ import annotations
 
@@ -66,26 +66,26 @@ def make_memory(settings: Settings, spaces: Spaces, seeds: SeedTree) -> MiniRace
 
 
 def make_reward(settings: Settings, spaces: Spaces, seeds: SeedTree) -> Reward:
-    """Make the part of the setting `reward`, or raise a `SettingsError`."""
+    """Make the part for the setting `reward`, or raise a `SettingsError`."""
     part = settings.reward.reward
     reward: Reward = make_part(part, "reward", settings, spaces, seeds, takes=_TAKES, kinds=(Reward,))
     return reward
 
 
 def make_configured_memory(settings: Settings, spaces: Spaces, seeds: SeedTree) -> Memory:
-    """Make the part of the setting `memory`, or raise a `SettingsError`."""
+    """Make the part for the setting `memory`, or raise a `SettingsError`."""
     part = settings.replay.memory
     memory: Memory = make_part(part, "memory", settings, spaces, seeds, takes=_TAKES, kinds=(Memory,))
     return memory
 
 
 def make_hooks(settings: Settings) -> list[Hook]:
-    """Make the hooks of the setting `hooks`, or raise a `SettingsError`."""
+    """Make the hooks for the setting `hooks`, or raise a `SettingsError`."""
     return [as_hook(make_part(part, "hooks")) for part in settings.run.hooks]
 
 
 def as_hook(hook: Any) -> Hook:
-    """Return a hook of the training loop; one of torchrl's is adapted. Raise `SettingsError` for anything else."""
+    """Return a training loop hook; a torchrl hook is adapted. Raise `SettingsError` for anything else."""
     if isinstance(hook, Hook):
         return hook
     if not hasattr(hook, "register"):
@@ -107,10 +107,10 @@ def begin_run(
     datasets: Sequence[DataSet] = (),
     accepted_changes: Collection[str] = (),
 ) -> list[Hook]:
-    """Make all hooks of a run, load the run's checkpoint, if it has one, and begin.
+    """Make all hooks for a run, load the run's checkpoint (if any), and begin.
 
     Args:
-        run: parts of the run.
+        run: the run's parts.
         hooks: a user's hooks. They come after those that ship.
         view: the view in the terminal.
         weights_from: see `SaveCheckpoints`.
@@ -118,7 +118,7 @@ def begin_run(
         accepted_changes: see `SaveCheckpoints`.
 
     Returns:
-        The hooks in their order.
+        The hooks in order.
 
     Raises:
         CheckpointError: see `SaveCheckpoints.load_newest`.
@@ -129,7 +129,7 @@ def begin_run(
     run.numbers = NumbersWatch(run)
     run.resets = PartialResets(run)
     run.statistics.agent = run.agent
-    in_order: list[Hook] = []  # at each point of the loop
+    in_order: list[Hook] = []  # at each point in the loop
     learning = LearningFigures()
     run.figures = WriteFigures(learning, in_order)
     checkpoints = SaveCheckpoints(weights_from, accepted_changes)
@@ -170,7 +170,7 @@ def begin_run(
 
 
 def _by_name(hooks: Iterable[Hook]) -> dict[str, Hook]:
-    """Return hooks by the names of their classes, with numbers from the second one of a class on."""
+    """Return hooks by class name, with numbers from a class's second hook on."""
     by_name: dict[str, Hook] = {}
     n_of_name: Counter[str] = Counter()
     for hook in hooks:
@@ -180,7 +180,7 @@ def _by_name(hooks: Iterable[Hook]) -> dict[str, Hook]:
 
 
 def _connect(run: RunContext) -> None:
-    """Let the memory of an on-policy agent estimate advantages by the agent."""
+    """Let an on-policy agent's memory estimate advantages by the agent."""
     if run.agent.is_on_policy != isinstance(run.memory, RolloutStore):
         raise SettingsError(
             f"memory = {str(run.settings.replay.memory)!r} does not fit agent = {str(run.settings.agent.agent)!r}: "

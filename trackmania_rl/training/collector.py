@@ -1,7 +1,7 @@
-"""Collectors, which play the map cycle on games of any kind with the newest weights.
+"""Collectors, which play the map cycle on any kind of games with the newest weights.
 
 One thread, one loop: receive from the games that wait, decide with one pass through the network, send. A race that has
-ended is put into the rollout sink, and the map cycle's next one begins in its game.
+ended is put into the rollout sink, and the map cycle's next race begins in that game.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ class WeightPuller:
 
 @dataclass(frozen=True)
 class CollectorParts:
-    """Parts of a collector besides its games.
+    """A collector's parts besides the games.
 
-    A collector that was restarted without a race skips the map that its games may be unable to play
+    A collector that was restarted without a race skips the map that the games may be unable to play
     (`n_entries_left_out`).
     """
 
@@ -69,16 +69,16 @@ class CollectorParts:
     rollouts: RolloutSink
     explorer: WeightPuller
     evaluator: WeightPuller
-    generated_maps: GeneratedMaps | None = None  #: tracks of the map cycle's generators
+    generated_maps: GeneratedMaps | None = None  #: tracks from the map cycle's generators
     progress: CollectorProgress = FROM_THE_BEGINNING  #: where the map cycle continues
-    n_entries_left_out: int = 0  #: entries of the map cycle to skip
+    n_entries_left_out: int = 0  #: map cycle entries to skip
     streams: Mapping[str, np.random.Generator] = field(default_factory=dict)  #: whose states are sent with each race
     beat: Callable[[], object] = lambda: None  #: heartbeat, called between any two actions
     listeners: Sequence[Listener] = ()
 
 
 class CycleEntry(NamedTuple):
-    """An entry of the map cycle to play. If it `is_generated`, a generator makes many tracks under its map's name."""
+    """A map cycle entry to play. If it `is_generated`, a generator makes many tracks under the map's name."""
 
     entry: MapEntry
     is_generated: bool
@@ -103,7 +103,7 @@ def map_cycle(
 ) -> Iterator[CycleEntry]:
     """Yield the races in order. An edited map cycle begins when the old one has ended.
 
-    A place beyond the end of a shorter cycle wraps around. Entries that are left out include the rest of the current
+    A place beyond a shorter cycle's end wraps around. Entries that are left out include the rest of the current
     one.
 
     Raises:
@@ -177,7 +177,7 @@ class Collector:
                     self._begin_race(game)
 
     def _receive(self) -> Received:
-        """Receive from the games. The fragments of a race that began again with its game are sent again."""
+        """Receive from the games. If a race began again with its game, the fragments are sent again."""
         received = self._games.recv()
         for listener in self._parts.listeners:
             listener.received(received)
@@ -191,7 +191,7 @@ class Collector:
     def _answer(self, received: Received) -> None:
         if not self._has_answered:
             self._has_answered = True
-            if not self._parts.run_state.settings.game.is_in_process:  # else its first race compiles, too
+            if not self._parts.run_state.settings.game.is_in_process:  # else the first race compiles, too
                 log.info("the games are ready: the first race begins", extra={"phase": "first race"})
         for puller in (self._parts.explorer, self._parts.evaluator):
             asked = [self._races[game].puller is puller for game in received.ids.tolist()]
@@ -224,7 +224,7 @@ class Collector:
     def _hand_on_ended(self, received: Received) -> bool:
         """Send the races that have ended; False if the run ends."""
         for game, ended in received.ended.items():
-            if self._parts.rollouts.acquire_frames(game) is None:  # its frames may be there already
+            if self._parts.rollouts.acquire_frames(game) is None:  # frames may be there already
                 return False
             race = self._races.pop(game)
             fragment = None if race.cutter is None else race.cutter.end(ended.n_actions)
@@ -234,7 +234,7 @@ class Collector:
         return True
 
     def _put(self, game: int, race: _UnderWay, driven: Race, fragment: Fragment | None) -> None:
-        """Send a race, with its place in the map cycle, the age of its weights and its new part."""
+        """Send a race, with map cycle place, weights' age and new part."""
         streams = {name: stream_state(stream) for name, stream in self._parts.streams.items()}
         driven.facts = driven.facts.with_changes(
             is_generated=race.cycle_entry.is_generated,
@@ -275,15 +275,15 @@ BeginTurn = Callable[[int], object]
 class TurnTakingCollector(Collector):
     """Collector that takes turns with the learner (synchronous sampling), so that the same seed gives the same run.
 
-    In a turn it plays a race in every game, or the actions of one fragment, by the weights, frame count and settings at
-    the turn's beginning. Its random numbers depend on the seed and the turn's number, and its place in the map cycle on
+    In a turn it plays a race in every game, or one fragment's actions, by the weights, frame count and settings at
+    the turn's beginning. Random numbers depend on the seed and the turn's number, and the place in the map cycle on
     the races that it has sent, so an interrupted run resumes as the same run.
 
     Args:
         parts: their actors are replaced at each turn.
         games: answer all together, see `Games.recv`.
-        begin_turn: gives the actors of `parts` the random numbers of a turn.
-        in_first_turn: called before its first races.
+        begin_turn: gives the actors in `parts` a turn's random numbers.
+        in_first_turn: called before the first races.
     """
 
     def __init__(
@@ -339,12 +339,12 @@ class TurnTakingCollector(Collector):
 
 @dataclass
 class FragmentCutter:
-    """Counts of a race in progress that is sent in fragments.
+    """Counts for a race in progress that is sent in fragments.
 
-    A fragment begins with the rows needed by its first transition and ends with the next state of its last one.
+    A fragment begins with the rows needed by the first transition and ends with the last transition's next state.
     """
 
-    n_steps: int  # most actions of a transition, or of the views of its state
+    n_steps: int  # most actions in a transition, or in views on its state
     n_earlier_rows: int = 0  # in views
     n_decided: int = 0  # actions chosen so far
     n_actions: int = 0  # sent
@@ -364,14 +364,14 @@ class FragmentCutter:
 
     @property
     def n_to_hand_on(self) -> int:
-        """Number of actions that can be sent while the game waits for a decision.
+        """Actions that can be sent while the game waits for a decision.
 
-        The waiting state is left out: a finish at that time is reported with the next action only.
+        The waiting state is left out: a finish at that time is reported only with the next action.
         """
         return self.n_decided - 1 - self.n_actions
 
     def cut(self) -> tuple[range, Fragment]:
-        """Return the states of the next rollout and its new part; `n_to_hand_on` must be above 0."""
+        """Return the next rollout's states and new part; `n_to_hand_on` must be above 0."""
         first = self._first_row_needed()
         last = self.n_decided - 1
         end_transition = max(self.n_transitions, last - self.n_steps + 1)
@@ -387,7 +387,7 @@ class FragmentCutter:
         return range(first, last + 1), fragment
 
     def end(self, n_actions: int) -> Fragment:
-        """Return the new part of the whole race after its end."""
+        """Return the whole race's new part after the end."""
         return Fragment(
             is_last=True,
             race_row=0,

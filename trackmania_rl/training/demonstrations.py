@@ -1,8 +1,8 @@
-"""Demonstrations: given inputs are driven with the agent's actions, once, before a new run's own races.
+"""Demonstrations: given inputs are driven with the agent's actions, once, before a new run's first race.
 
 The agent learns from these races as from any exploration race (Hester et al. 2018, "Deep Q-learning from
-Demonstrations", without its supervised loss). Inputs files of this project are driven exactly. Others are approximated
-by the agent's actions, so that the race may differ; the log has its result.
+Demonstrations", without the supervised loss). This project's inputs files are driven exactly. Others are approximated
+by the agent's actions, so that the race may differ; the log has the result.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ log = logging.getLogger(__name__)
 class Demonstration:
     """A race to drive."""
 
-    name: str  # of its file
+    name: str  # file name
     entry: MapEntry
     actions: npt.NDArray[Any]  # (n,) int64 indices into `inputs`, or (n, 3) float32; the last one is repeated
-    n_exact: int  # of these, equal the file's inputs
+    n_exact: int  # actions that equal the file's inputs
 
 
 def load_demonstrations(game: GameSettings, folder: Path) -> tuple[Demonstration, ...]:
-    """Read the demonstrations of a configuration; relative paths are in `folder`."""
+    """Read a configuration's demonstrations; relative paths are in `folder`."""
     entries = {entry.map_name: entry for entry in game.map_cycle}
     demonstrations = []
     for demonstration in game.demonstrations:
@@ -63,7 +63,7 @@ def load_demonstrations(game: GameSettings, folder: Path) -> tuple[Demonstration
 def actions_of_inputs(events: Sequence[InputEvent], game: GameSettings) -> tuple[npt.NDArray[Any], int]:
     """Approximate inputs by the agent's actions.
 
-    Each decision takes the action nearest to the mean of the inputs during it. The difference is added to the next
+    Each decision takes the action nearest to the mean input during it. The difference is added to the next
     decision (error diffusion), so that short taps and half turned wheels are not lost.
 
     Returns:
@@ -73,7 +73,7 @@ def actions_of_inputs(events: Sequence[InputEvent], game: GameSettings) -> tuple
     nearest = _nearest_analog_action if game.actions == "analog" else _nearest_index(kind)
     actions = []
     n_exact = 0
-    missing = np.zeros(3)  # of gas, brake and steer, in actions
+    missing = np.zeros(3)  # gas, brake and steer, in actions
     for of_decision in _controls_of_decisions(events, game):  # (ticks, 3)
         wanted = of_decision.mean(axis=0) + missing
         action = nearest(wanted)
@@ -86,7 +86,7 @@ def actions_of_inputs(events: Sequence[InputEvent], game: GameSettings) -> tuple
 
 
 def _nearest_index(kind: ActionKind) -> Callable[[npt.NDArray[np.float64]], Action]:
-    """Return a function from gas, brake and steer (3,) to the index of the nearest action."""
+    """Return a function from gas, brake and steer (3,) to the nearest action's index."""
     of_action = kind.controls(np.arange(kind.n_values))  # (A, 3)
     return lambda wanted: int(np.abs(of_action - wanted).sum(axis=1).argmin())
 
@@ -113,9 +113,9 @@ def drive_demonstrations(demonstrations: Sequence[Demonstration], games: Games, 
 
 
 def replayed(actions: npt.NDArray[Any], n_values: int, n_exploratory: int = sys.maxsize) -> Policy:
-    """Return the policy of one race that takes given actions, and repeats the last one.
+    """Return a policy for one race that takes given actions, and repeats the last one.
 
-    Its Q values are 0, and its first `n_exploratory` decisions are not greedy.
+    Q values are 0, and the first `n_exploratory` decisions are not greedy.
     """
     q_values = np.zeros(n_values, dtype=np.float32)
     chosen = list(actions) if actions.ndim > 1 else actions.tolist()
@@ -143,7 +143,7 @@ def _log_result(demonstration: Demonstration, facts: RaceFacts) -> None:
 
 
 def read_inputs(path: Path) -> Sequence[InputEvent]:
-    """Read an inputs file, or the fastest race of a replay or ghost.
+    """Read an inputs file, or the fastest race in a replay or ghost.
 
     Raises:
         UserError: if it is missing or damaged, or holds no inputs.

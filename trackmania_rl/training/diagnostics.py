@@ -1,6 +1,6 @@
-"""Data of the plots in `telemetry.diagnostics`: from an agent and recent races, or from a checkpoint.
+"""Data for the plots in `telemetry.diagnostics`: from an agent and recent races, or from a checkpoint.
 
-Gathering data changes nothing of what a run learns and draws no random numbers.
+Gathering data does not change what a run learns and draws no random numbers.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ N_TAUS: Final = 64
 N_ELAPSED: Final = 26
 N_LARGEST: Final = 6
 APART_S: Final = 1.0
-"""Shortest time between two of the largest errors of one race. Neighbours are nearly the same."""
+"""Shortest time between two of the largest errors in one race. Neighbours are nearly the same."""
 N_SAMPLED: Final = 1024
 N_SAMPLED_WITH_IMAGE: Final = 256
 
 
 @dataclass(frozen=True)
 class Subject:
-    """An agent with its settings, spaces, reward, counts and the map's reference line."""
+    """An agent with settings, spaces, reward, counts and the map's reference line."""
 
     agent: Agent
     settings: Settings
@@ -70,12 +70,12 @@ class Subject:
 
     @property
     def s_per_action(self) -> float:
-        """Duration of an action."""
+        """Action duration."""
         return self.settings.game.ms_per_action / 1000
 
 
 class _Analysis:
-    """A race of T actions with its rewards. Positions and distances are NaN without a map."""
+    """A race with T actions and rewards. Positions and distances are NaN without a map."""
 
     def __init__(self, subject: Subject, race: Race) -> None:
         self.subject = subject
@@ -118,13 +118,13 @@ def gather(
     evaluated: Sequence[Race],
     explored: Race | None,
 ) -> Data:
-    """Gather the data of all plots.
+    """Gather the data for all plots.
 
     Args:
         subject: the agent.
-        newest: newest evaluation race, with its frames.
+        newest: newest evaluation race, with frames.
         evaluated: recent evaluation races, including the newest; those on other maps are left out.
-        explored: recent exploration race of the same map, with its frames.
+        explored: recent exploration race on the same map, with frames.
     """
     race = _Analysis(subject, newest)
     map_name = newest.facts.map_name
@@ -142,13 +142,13 @@ def gather(
 
 
 def realised_returns(rewarded: Rewarded, rules: MiniRaceRules, *, is_terminal: bool) -> Array:
-    """Return (T,) the returns of the mini-races that begin at a race's T actions; NaN where the race was cut off.
+    """Return (T,) the returns in the mini-races that begin at a race's T actions; NaN where the race was cut off.
 
     `is_terminal` tells that nothing comes after the race's last action.
     """
     n_actions = len(rewarded.rewards)
     n_ahead = n_actions if rules.duration_actions is None else min(rules.duration_actions, n_actions)
-    # The shaping of a whole mini-race is -potential of where it begins, see `buffer_collate_function`.
+    # A whole mini-race's shaping is minus the potential where it begins, see `buffer_collate_function`.
     returns: Array = -rewarded.potentials[:-1].astype(np.float64)
     for ahead in range(n_ahead):
         returns[: n_actions - ahead] += rules.gamma**ahead * rewarded.rewards[ahead:]
@@ -182,7 +182,7 @@ def _about(race: _Analysis) -> Section:
 
 
 def _expectations(race: _Analysis) -> Section | None:
-    """Return the expectations in states evenly spread over a race; None for an agent without values of actions."""
+    """Return the expectations in states evenly spread over a race; None for an agent without action values."""
     agent = race.subject.agent
     duration = race.subject.rules.duration_actions
     n_states = min(N_STATES, race.n_actions)
@@ -224,9 +224,9 @@ def _comparison(races: Sequence[_Analysis]) -> Section:
 
 
 def _errors(races: Sequence[_Analysis], action_names: Array, *, at_all_horizons: bool) -> dict[str, Array] | None:
-    """Return errors of the transitions (B,) of races, with the whole mini-race ahead or at all horizons.
+    """Return errors for the races' transitions (B,), with the whole mini-race ahead or at all horizons.
 
-    The loss stands in for an error that the agent does not give. None if it gives neither.
+    If the agent gives no error, the loss replaces it. None if it gives neither.
     """
     subject = races[0].subject
     most = N_SAMPLED_WITH_IMAGE if subject.spaces.has_image else N_SAMPLED
@@ -264,7 +264,7 @@ def _numbers(action: list[float]) -> str:
 
 
 def _largest(columns: Mapping[str, Array]) -> dict[str, Array]:
-    """Return the columns of the largest errors, no two of one race within `APART_S`."""
+    """Return the largest errors' columns, no two from one race within `APART_S`."""
     chosen: list[int] = []
     for row in np.argsort(-np.abs(columns["error"])).tolist():
         is_near = np.abs(columns["time_s"][chosen] - columns["time_s"][row]) < APART_S
@@ -281,7 +281,7 @@ def _joined(parts: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
 def load_subject(
     run_folder: Path, checkpoint: Path | None = None, torch_device: str | None = None
 ) -> tuple[Subject, Actor]:
-    """Load a run's agent from a checkpoint or a file of its drivers/, by default the newest checkpoint.
+    """Load a run's agent from a checkpoint or a file in drivers/, by default the newest checkpoint.
 
     Raises:
         UserError: if folder, settings or checkpoint are missing, damaged or do not fit each other.
@@ -314,7 +314,7 @@ def load_subject(
 
 
 def drive_and_gather(subject: Subject, actor: Actor, entry: MapEntry, n_races: int, maps_folder: Path) -> Data:
-    """Drive a map greedily, as `evaluate_map`, and gather the data of the plots.
+    """Drive a map greedily, as `evaluate_map`, and gather the data for the plots.
 
     Raises:
         UserError: if the map can't be used.

@@ -26,11 +26,11 @@ from trackmania_rl.training.updates import apply_schedules, publish_settings, pu
 log = logging.getLogger(__name__)
 
 LEARNED_FROM: Final = ("state_float", "actions", "rewards", "meters_advanced_along_centerline")
-"""Columns of a race that reach the replay memory, or that rewards are computed from."""
+"""Race columns that reach the replay memory, or that rewards are computed from."""
 FRAMES_PER_ROUND: Final = 500
-"""Frames of one round of the training loop without collectors."""
+"""Frames per training loop round without collectors."""
 MOST_REFUSED_IN_A_ROW: Final = 20
-"""Number of refused races without another one between them that ends the run."""
+"""Consecutive refused races that end the run."""
 
 Condition = Callable[[], bool]
 
@@ -44,17 +44,17 @@ def learn(
     """Train until the run ends.
 
     Args:
-        run: parts of the run, after its checkpoint was loaded.
-        hooks: act in their order at each point.
+        run: the run's parts, after the checkpoint was loaded.
+        hooks: act in order at each point.
         should_stop: returns whether the run ends.
-        compilation: thread that compiles the update; the first update waits for its end.
+        compilation: thread that compiles the update; the first update waits for the thread's end.
     """
     agent = run.agent
     memory = run.memory
     replay = run.replay
     tick = make_tick(run, hooks)
     changing_losses = [hook for hook in hooks if getattr(hook.on_losses, "__func__", None) is not Hook.on_losses]
-    # A run of synchronous sampling ends between two turns.
+    # A synchronous run ends between two turns.
     must_end: Condition = (lambda: False) if run.settings.takes_turns else should_stop
 
     for race in _races(run, hooks, lambda: run.stop_reason is not None or should_stop(), tick):
@@ -103,7 +103,7 @@ def learn(
 
 
 def reward_race(run: RunContext, race: Race) -> bool:
-    """Give a race its rewards. Refuse it, and return False, if a number of it is not finite.
+    """Compute a race's rewards. Refuse the race, and return False, if it has a number that is not finite.
 
     Raises:
         UserError: if the reward has another form, or `MOST_REFUSED_IN_A_ROW` races are refused in a row.
@@ -129,7 +129,7 @@ def reward_race(run: RunContext, race: Race) -> bool:
 
 @contextlib.contextmanager
 def _guard(run: RunContext, race: Race) -> Iterator[None]:
-    """Refuse a worker's race that raises an error. Other races are made by this machine's own code."""
+    """Refuse a worker's race that raises an error. Other races are made by this machine's code."""
     try:
         yield
     except Exception as error:
@@ -187,7 +187,7 @@ def _process_losses(hooks: Sequence[Hook], batch: TensorDictBase) -> ProcessLoss
 
 
 def _refuse(run: RunContext, race: Race, what: str) -> None:
-    """Count a race with numbers that are not finite. End the run if there are too many of this machine in a row."""
+    """Count a race with numbers that are not finite. End the run if there are too many from this machine in a row."""
     reason = f"its {what} holds numbers that are not finite"
     _count_refused(run, race, reason)
     if race.facts.sequence > 0:  # a worker cannot end the run
@@ -216,7 +216,7 @@ def _count_refused(run: RunContext, race: Race, reason: str) -> None:
 def _races(
     run: RunContext, hooks: Sequence[Hook], should_stop: Condition, tick: Callable[[], None]
 ) -> Iterator[Race | None]:
-    """Yield races until the run ends; None for each round of a run without collectors."""
+    """Yield races until the run ends; None for each round in a run without collectors."""
     if not run.has_collectors:
         yield None  # updates that a resumed run has left
         while not should_stop():
@@ -237,7 +237,7 @@ def _races(
 def _races_of_turns(
     run: RunContext, hooks: Sequence[Hook], should_stop: Condition, tick: Callable[[], None]
 ) -> Iterator[Race]:
-    """Yield the races of each turn in the order of the collectors, which play at the same time.
+    """Yield each turn's races in collector order; collectors play at the same time.
 
     Weights and frames are published between two turns only.
     """
@@ -260,7 +260,7 @@ def _races_of_turns(
 def _races_of_turn(
     run: RunContext, collector: int, early: Mapping[int, deque[Race]], tick: Callable[[], None]
 ) -> Iterator[Race]:
-    """Yield the races of one collector's turn. Races of others wait in `early`."""
+    """Yield the races from one collector's turn. Other races wait in `early`."""
     rollouts = run.channels.rollouts
     while True:
         is_at_turn = rollouts.is_at_turn(collector)

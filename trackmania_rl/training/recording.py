@@ -1,6 +1,6 @@
-"""Races outside of a training, for a data set.
+"""Races outside a training, for a data set.
 
-The first race of a driver or of given inputs is driven as it is. Further ones begin with forced actions, as in
+A driver's or inputs file's first race is driven as it is. Further ones begin with forced actions, as in
 `evaluation`. Inputs then continue unchanged, and a driver reacts.
 """
 
@@ -30,7 +30,7 @@ from trackmania_rl.training.demonstrations import actions_of_inputs, read_inputs
 def policies_of_inputs(
     file: Path, map_entry: MapEntry, settings: Settings, spaces: Spaces, n_races: int, n_forced_actions: int
 ) -> Iterator[functools.partial[Policy]]:
-    """Yield the policy of each race of an inputs file or a replay."""
+    """Yield the policy for each race from an inputs file or a replay."""
     actions, _ = actions_of_inputs(read_inputs(file), settings.game)
     for forced in forced_starts(settings, spaces, map_entry, n_races, n_forced_actions):
         driven = np.concatenate((forced, actions[len(forced) :] if len(forced) < len(actions) else actions[-1:]))
@@ -40,7 +40,7 @@ def policies_of_inputs(
 def policies_of_driver(
     driver: TrainedDriver, map_entry: MapEntry, n_races: int, n_forced_actions: int
 ) -> Iterator[functools.partial[Policy]]:
-    """Yield the policy of each race of a driver."""
+    """Yield the policy for each race by a driver."""
     for forced in forced_starts(driver.settings, driver.spaces, map_entry, n_races, n_forced_actions):
         yield functools.partial(greedy_after, forced, driver.actor)
 
@@ -54,7 +54,7 @@ def record_races(
     reward: Reward,
     source: str,
 ) -> Iterator[Episode]:
-    """Drive a race with each policy in the first game, and yield its episode; `source` names the driver."""
+    """Drive a race with each policy in the first game, and yield the episode; `source` names the driver."""
     for make_policy in policies:
         race = rollout(games, map_entry, make_policy)
         about = {"source": source, "map": map_entry.map_name}
@@ -74,10 +74,10 @@ def episodes_of_run(run_folder: Path, form: DataSetForm) -> Iterator[Episode]:
 
 
 def rows_of_run(run_folder: Path) -> dict[str, torch.Tensor]:
-    """Read the rows of races in the replay memory that a run's newest checkpoint holds, by column.
+    """Read the races' rows in the replay memory that a run's newest checkpoint holds, by column.
 
     Raises:
-        UserError: if there is no checkpoint, it is damaged, or its memory holds no races.
+        UserError: if there is no checkpoint, it is damaged, or the memory holds no races.
     """
     loaded = load_checkpoint(run_folder)
     if loaded is None:

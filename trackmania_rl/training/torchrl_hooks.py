@@ -1,4 +1,4 @@
-"""Hooks of torchrl's `Trainer` in the training loop. The only module that names private attributes of torchrl."""
+"""torchrl `Trainer` hooks in the training loop. The only module that names torchrl's private attributes."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ OF_TENSORDICTS: Final = (
     "post_optim_log",
     "post_steps_log",
 )
-"""Points of torchrl's Trainer at which a hook receives a race or a batch."""
+"""Points in torchrl's Trainer at which a hook receives a race or a batch."""
 
 
 class HookTrainer(Trainer):
-    """Trainer of one hook of torchrl: it registers the hook's functions, and the training loop calls them.
+    """Trainer for one torchrl hook: it registers the hook's functions, and the training loop calls them.
 
     Args:
-        run: parts of the run.
+        run: the run's parts.
     """
 
     def __init__(self, run: RunContext) -> None:
@@ -54,13 +54,13 @@ class HookTrainer(Trainer):
 
     @property
     def replay_buffer(self) -> Any:
-        """The train side of the replay memory, for `UTDRHook`; None of a user's own memory."""
+        """The replay memory's train side, for `UTDRHook`; None for a user's memory."""
         memory = self.run.memory
         return memory.buffer if isinstance(memory, MiniRaceMemory) else None
 
     @override
     def register_op(self, dest: Any, op: Callable[..., Any], **kwargs: Any) -> None:
-        """Register a function at a point of the loop."""
+        """Register a function at a point in the loop."""
         adapted = op
         if dest in OF_TENSORDICTS:
             adapted = functools.update_wrapper(functools.partial(_call, dest, op), op, updated=())
@@ -90,7 +90,7 @@ class _NoCollector:
 
 
 class TorchrlHook(Hook):
-    """A hook of torchrl's as a hook of the training loop, which makes TensorDicts for it.
+    """A torchrl hook as a training loop hook, which makes TensorDicts for it.
 
     ============================ =================================
     point of the training loop   points of torchrl's Trainer
@@ -103,7 +103,7 @@ class TorchrlHook(Hook):
     ``after_updates``            post_optim_complete_log, post_steps, post_steps_log
     ============================ =================================
 
-    A race is a TensorDict (T,), see `race_columns`; a batch has its rewards under the key of races.
+    A race is a TensorDict (T,), see `race_columns`; a batch has the rewards under the race key.
 
     Args:
         hook: with `register(trainer)`.
@@ -119,7 +119,7 @@ class TorchrlHook(Hook):
 
     @override
     def attach(self, run: RunContext) -> None:
-        """Register the hook's functions, by the default name of its modules."""
+        """Register the hook's functions, by its modules' default name."""
         super().attach(run)
         self._trainer = HookTrainer(run)
         self.hook.register(self._trainer)  # type: ignore[call-arg]  # each hook has a default name
@@ -131,7 +131,7 @@ class TorchrlHook(Hook):
 
     @property
     def trainer(self) -> HookTrainer:
-        """Trainer of the hook, with the counters of the run and the newest figures."""
+        """The hook's trainer, with the run's counters and the newest figures."""
         trainer = self._trainer
         trainer.collected_frames = self.run.statistics.frames_total
         trainer._optim_count = self.run.agent.updates
@@ -192,7 +192,7 @@ class TorchrlHook(Hook):
 
 
 def _call(point: str, op: Callable[..., Any], batch: TensorDictBase, **kwargs: Any) -> Any:
-    """Call a function of a hook with a race or a batch. Raise `UserError` if the hook asks for a missing key."""
+    """Call a hook's function with a race or a batch. Raise `UserError` if the hook asks for a missing key."""
     try:
         if point != "process_optim_batch":
             return op(batch, **kwargs)
@@ -208,7 +208,7 @@ def _call(point: str, op: Callable[..., Any], batch: TensorDictBase, **kwargs: A
 
 
 def race_columns(race: Race) -> TensorDict:
-    """Return a rewarded race of T actions in torchrl's form, a TensorDict (T,).
+    """Return a rewarded race with T actions in torchrl's form, a TensorDict (T,).
 
     ===================================== ============================================================================
     entry                                 content
@@ -251,7 +251,7 @@ def race_columns(race: Race) -> TensorDict:
 
 
 def _write_back(race: Race, batch: TensorDictBase) -> None:
-    """Take columns, rewards and potentials of a race from what a hook returned at `batch_process`."""
+    """Take a race's columns, rewards and potentials from what a hook returned at `batch_process`."""
     if len(batch) != race.n_actions:
         raise UserError(
             f"hooks: a hook at batch_process returned {len(batch)} actions of a race of {race.n_actions}, which is "
@@ -273,6 +273,6 @@ def _write_back(race: Race, batch: TensorDictBase) -> None:
 
 
 def _of_states(batch: TensorDictBase, name: str) -> npt.NDArray[np.generic]:
-    """Return a copy of a column (T + 1, ...) of a race's states."""
+    """Copy a column (T + 1, ...) for a race's states."""
     of_states: npt.NDArray[np.generic] = torch.cat((batch[name], batch["next", name][-1:])).numpy()
     return of_states

@@ -21,17 +21,17 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 MOST_IN_A_ROW: Final = 100
-"""Number of updates in a row that are not finite that ends the training."""
+"""Consecutive updates with infinite or NaN numbers that end the training."""
 READ_EVERY_ON_GPU: Final = 32
 """Updates between two waits for a GPU to read their losses. A CPU's losses are read at once."""
 CHECK_WEIGHTS_EVERY: Final = 1000
-"""Updates between two checks of all that the next update depends on."""
+"""Updates between two checks on all that the next update depends on."""
 
 
 class Replay:
     """Stores races, and draws batches until each stored transition was drawn as often as the replay ratio says.
 
-    Transitions of the test side count as stored but are never drawn, so the others are drawn
+    Transitions on the test side count as stored but are never drawn, so the others are drawn
     1 / (1 - `buffer_test_ratio`) times as often as configured. Linesight counts only the transitions that it trains on.
 
     Attributes:
@@ -47,7 +47,7 @@ class Replay:
         self.transitions_due = 0.0
 
     def store(self, race: Race) -> int:
-        """Store a rewarded race, or the new part of it, and return the number of its transitions."""
+        """Store a rewarded race or its new part, and return the transition count."""
         n_stored = self._run.memory.extend(race, self._run.settings, self._run.statistics.frames_total)
         self.add_stored(n_stored)
         return n_stored
@@ -80,7 +80,7 @@ class Replay:
         }
 
     def priority_figures(self) -> dict[str, float]:
-        """Return quantiles of the priorities, if the memory draws by priority."""
+        """Return priority quantiles, if the memory draws by priority."""
         priorities = self._run.memory.priorities
         if priorities is None or len(priorities) == 0:
             return {}
@@ -88,7 +88,7 @@ class Replay:
         return quantile_figures("train/replay/priority", priorities) | {"train/replay/priority_mean": mean}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return counters and replay memory, its rows as the `RingBuffer`, unless checkpoints leave it out."""
+        """Return counters and replay memory (the rows as the `RingBuffer`), unless checkpoints leave it out."""
         holds_memory = self._run.settings.run.checkpoint_holds_replay
         return {
             "transitions_stored": self.transitions_stored,
@@ -173,8 +173,8 @@ class NumbersNotFiniteError(PassingError):
 class NumbersWatch:
     """Checks each update's loss and gradient, and weights before they are saved or published.
 
-    Agents skip the step of a gradient that is not finite, so such an update is only counted. `MOST_IN_A_ROW` of them
-    end the run, as do networks or an optimizer's state that are not finite.
+    Agents skip the step if a gradient is not finite, so such an update is only counted. `MOST_IN_A_ROW` in a row
+    end the run, as do networks or an optimizer state with NaN or infinity.
     """
 
     def __init__(self, run: RunContext) -> None:
@@ -255,6 +255,6 @@ def publish_weights(run: RunContext) -> None:
 
 
 def publish_settings(run: RunContext) -> None:
-    """Publish edits of the run's settings."""
+    """Publish edits to the run's settings."""
     run.live.refresh()
     run.channels.run_state.publish(settings=run.settings)

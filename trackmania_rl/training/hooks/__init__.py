@@ -1,1 +1,1 @@
-"""What the learner does at each point of torchrl's training loop, one hook for each thing; see `hook`."""
+"""Learner actions at each point in torchrl's training loop, one hook per task; see `hook`."""

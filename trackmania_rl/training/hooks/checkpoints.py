@@ -35,13 +35,13 @@ log = logging.getLogger(__name__)
 
 
 HOOKS: Final = "hooks"
-"""Section of the states of a user's hooks, by name."""
+"""Section for users' hook states, by name."""
 ENOUGH_RACES: Final = RECENT_RACES // 2
-"""Evaluation races of a map that a score needs."""
+"""Evaluation races per map that a score needs."""
 
 
 class NotSavedError(CheckpointError):
-    """The training has ended, but its last checkpoint cannot be written."""
+    """The training has ended, but the last checkpoint cannot be written."""
 
     exit_code: ClassVar[ExitCode] = ExitCode.NOT_SAVED
 
@@ -49,7 +49,7 @@ class NotSavedError(CheckpointError):
 def state_of(run: RunContext) -> dict[str, Any]:
     """Return the state that a resumed run needs, by section, in plain values and tensors.
 
-    In place of the replay memory's rows is the `RingBuffer`, so that they are not copied.
+    The `RingBuffer` replaces the replay memory's rows, so that they are not copied.
     """
     return {
         "agent": run.agent.state_dict(),
@@ -74,11 +74,11 @@ def load_state(run: RunContext, state: Mapping[str, Any]) -> None:
 
 
 def score_of(figures: TrainingStatistics) -> tuple[float, ...] | None:
-    """Return a comparable score of the run's recent evaluation races; larger is better.
+    """Return a comparable score for the run's recent evaluation races; larger is better.
 
     Returns:
         The share that finished, the negative mean of the maps' median times (s; 0 for a map without one), and the mean
-        of the last distances (m). None before each map has `ENOUGH_RACES`.
+        last distance (m). None before each map has `ENOUGH_RACES`.
     """
     histories = [of_map.evaluated for of_map in figures.maps.values() if of_map.evaluated.n_races > 0]
     if not histories or any(len(history.recent) < ENOUGH_RACES for history in histories):
@@ -98,7 +98,7 @@ class SaveCheckpoints(Hook):
 
     Args:
         weights_from: run, checkpoint or driver whose networks a new run begins with; None for random ones.
-        accepted_changes: settings that may differ from the checkpoint although they change its meaning.
+        accepted_changes: settings that may differ from the checkpoint although they change the meaning.
     """
 
     def __init__(self, weights_from: Path | None = None, accepted_changes: Collection[str] = ()) -> None:
@@ -114,11 +114,11 @@ class SaveCheckpoints(Hook):
         self._store = CheckpointStore(run.folder.path)
 
     def load_newest(self) -> None:
-        """Load the run's newest complete checkpoint, if it has any. Call it before any hook's `begin`.
+        """Load the run's newest complete checkpoint, if any. Call it before any hook's `begin`.
 
         Raises:
             UserError: if a changed setting gives another meaning to what was learned.
-            CheckpointError: if no checkpoint can be read, it does not fit the configuration, its weights are not
+            CheckpointError: if no checkpoint can be read, it does not fit the configuration, the weights are not
                 finite, or the run's checkpoints are gone.
         """
         folder = self.run.folder
@@ -151,7 +151,7 @@ class SaveCheckpoints(Hook):
         self._save_if_due()
 
     def end(self) -> None:
-        """Write the last checkpoint, unless an error ended a run of synchronous sampling within a turn."""
+        """Write the last checkpoint, unless an error ended a synchronous run within a turn."""
         if self._saved_settings is None or self.run.is_within_turn:
             return
         self.run.numbers.require_sound()
@@ -188,7 +188,7 @@ class SaveCheckpoints(Hook):
         run.heartbeat.saved = run.n_saved_before + run.statistics.frames_total + run.agent.updates
 
     def _write(self, state: Mapping[str, Any]) -> Path:
-        """Write a state as a checkpoint; return its folder."""
+        """Write a state as a checkpoint; return the folder."""
         run = self.run
         facts = CheckpointFacts(
             session=run.session,
@@ -261,7 +261,7 @@ class SaveCheckpoints(Hook):
         log.info("resumed %s at frame %s", folder.path, f"{self.run.statistics.frames_total:,}")
 
     def _begin_with_weights(self, source: Path) -> None:
-        """Load networks only, without optimizer, exploration and replay memory."""
+        """Load only networks, without optimizer, exploration and replay memory."""
         try:
             learned = load_weights(source, self.run.settings)
         except CheckpointError as error:
@@ -287,9 +287,9 @@ def _has_lost_its_checkpoints(folder: RunFolder) -> bool:
 
 
 class KeepRecords(Hook):
-    """Keeps the inputs and Q values of each map's best race in best_runs/, and of all good races in good_runs/.
+    """Keeps inputs and Q values: each map's best race in best_runs/, all good races in good_runs/.
 
-    Beside the best one is the network that drove it, as of the race's end. The folder's records count also in a run
+    Beside the best one is the network that drove it, as at the race's end. The folder's records count also in a run
     that was resumed from an earlier checkpoint.
     """
 
@@ -336,7 +336,7 @@ class KeepRecords(Hook):
 
 
 class KeepDrivers(Hook):
-    """Keeps the network that evaluates in drivers/, once each full `keep_driver_every_s` of training."""
+    """Keeps the network that evaluates in drivers/, once per full `keep_driver_every_s` of training."""
 
     def __init__(self) -> None:
         self._ticked_s = 0.0

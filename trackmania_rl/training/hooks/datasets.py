@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 
 def open_datasets(settings: Settings, spaces: Spaces, folder: Path) -> list[DataSet]:
-    """Open the data sets of the setting `offline`, and read the first race of each; relative paths are in `folder`.
+    """Open the data sets in the setting `offline`, and read each first race; relative paths are in `folder`.
 
     Raises:
         UserError: if one is missing or damaged, or has another observation or other actions.
@@ -82,7 +82,7 @@ class LearnFromDataSets(Hook):
         self._loaded = list(state_dict["loaded"])
 
     def _load(self, dataset: DataSet) -> tuple[int, int]:
-        """Store a data set's races; return the numbers of races and of transitions."""
+        """Store a data set's races; return the race and transition counts."""
         capacity = self.run.memory.capacity
         form = DataSetForm.of_run(self.run.settings, self.run.spaces)
         n_races = 0

@@ -1,4 +1,4 @@
-"""Figures, histograms and pictures for the run's loggers, and the figures of learning."""
+"""Figures, histograms and pictures for the run's loggers, and learning figures."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from trackmania_rl.telemetry.loggers import BackgroundLogger, open_loggers
 from trackmania_rl.training.hooks.hook import Hook, Interval
 
 RARE_INTERVAL_S: Final = 120.0
-"""Time between two sets of histograms and of figures that are many or slow."""
+"""Time between two sets of histograms, and of figures that are many or slow."""
 
 
 class WriteFigures(Hook):
     """Writes figures to the run log and the loggers; settings, histograms and pictures to the loggers.
 
     Args:
-        figures: means of recent updates.
-        hooks: all hooks of the run, for their figures.
+        figures: means over recent updates.
+        hooks: the run's hooks, for their figures.
     """
 
     def __init__(self, figures: LearningFigures, hooks: Sequence[Hook]) -> None:
@@ -52,7 +52,7 @@ class WriteFigures(Hook):
 
     @override
     def on_race(self, race: Race) -> None:
-        """Write a race's figures if it is the fastest of its map and kind, or if `tensorboard_interval_s` has passed.
+        """Write a race's figures if it is the fastest for map and kind, or if `tensorboard_interval_s` has passed.
 
         A run may drive several races a second for weeks: all of them would fill the disk.
         """
@@ -91,7 +91,7 @@ class WriteFigures(Hook):
             self.log_figures(due)
 
     def log(self, kind: str, *record: object) -> None:
-        """Write a record of a kind that `BackgroundLogger.do` takes."""
+        """Write a record that `BackgroundLogger.do` takes."""
         for logger in self._loggers:
             logger.do(kind, *record)
 
@@ -141,7 +141,7 @@ TEST_LOSS_EVERY_N_BATCHES: Final = 50
 
 
 class LearningFigures(Hook):
-    """Means of losses, gradient norms, update time, the test loss, and the scale of each parameter.
+    """Means over losses, gradient norms, update time, the test loss, and each parameter's scale.
 
     Losses and norms stay on the device until a report, because reading one waits for a GPU.
 
@@ -206,7 +206,7 @@ class LearningFigures(Hook):
         return {name: mean / n_transitions if name.startswith("loss") else mean for name, mean in means.items()}
 
     def interval_figures(self) -> dict[str, float]:
-        """Return quantiles of gradient norms, the update time and shares of the learner's time since the last call."""
+        """Return gradient norm quantiles, the update time and the learner's time shares since the last call."""
         now_s = time.perf_counter()
         passed_s = max(now_s - self._reported_at_s, 1e-9)
         self._reported_at_s = now_s
@@ -222,7 +222,7 @@ class LearningFigures(Hook):
         return figures
 
     def rare_figures(self) -> dict[str, float]:
-        """Return `weights/weight_rms/{parameter}`, and `weights/gradient_norm/{parameter}` of the last update."""
+        """Return `weights/weight_rms/{parameter}`, and `weights/gradient_norm/{parameter}` from the last update."""
         figures: dict[str, Tensor] = {}
         for name, layer in self.run.agent.layers().items():
             end = name.replace(".", "/")
@@ -233,5 +233,5 @@ class LearningFigures(Hook):
 
 
 def _transitions_in_loss(loss_module: nn.Module, batch_size: int) -> int:
-    """Return the number of transitions whose losses one figure sums up: 1 if it is a mean."""
+    """Return how many transitions' losses one figure sums up: 1 if it is a mean."""
     return batch_size if loss_module.reduction == "sum" else 1

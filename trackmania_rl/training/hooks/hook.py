@@ -1,4 +1,4 @@
-"""Base class of the hooks of the training loop, and the parts of a run that loop and hooks share."""
+"""Base class for training loop hooks, and the run's parts that loop and hooks share."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ POINTS: Final = {
     "on_update": ("batch", "losses"),
     "after_updates": (),
 }
-"""Points of the training loop at which a hook may act, in the order of one race, with their arguments."""
+"""Points in the training loop at which a hook may act, in the order for one race, with arguments."""
 DISK_ERROR_EVERY_S: Final = 60.0
 """Shortest time between two messages about a disk that fails."""
 
 
 class Interval:
-    """Clock of a repeated action."""
+    """Clock for a repeated action."""
 
     def __init__(self, *, is_due_at_first: bool = False) -> None:
         self._last_s = -math.inf if is_due_at_first else time.monotonic()
@@ -76,7 +76,7 @@ class Interval:
 
 
 class Section(Protocol):
-    """Part of a run with a state in checkpoints: tensors, numbers, texts, lists and dicts of these."""
+    """Part of a run with a state in checkpoints: tensors, numbers, texts, lists and dicts with these."""
 
     def state_dict(self) -> dict[str, Any]: ...
 
@@ -85,31 +85,31 @@ class Section(Protocol):
 
 @dataclass
 class RunContext:
-    """Parts of one run. `learn` puts them together."""
+    """One run's parts. `learn` puts them together."""
 
     live: LiveSettings
     spaces: Spaces
     reward: Reward
     agent: Agent
     memory: Memory
-    channels: Channels  #: the learner's ends of the channels to the collectors
+    channels: Channels  #: the learner's channel ends to the collectors
     folder: RunFolder
     run_log: RunLog
     statistics: TrainingStatistics
-    session: int = 1  #: number of this start of the run
-    n_saved_before: int = 0  #: frames and updates of earlier stages
+    session: int = 1  #: number of this start
+    n_saved_before: int = 0  #: earlier stages' frames and updates
     n_workers: int | None = None  #: connected workers on other machines; None if none may connect
-    #: (N, 3) points of each map's reference line, for pictures; none for generators
+    #: (N, 3) points on each map's reference line, for pictures; none for generators
     reference_lines_m: Mapping[str, npt.NDArray[np.float64]] = field(default_factory=dict)
     maps_folder: Path = Path("maps")
     progress: CollectorsProgress = field(default_factory=CollectorsProgress)
-    heartbeat: Heartbeat = field(default_factory=Heartbeat)  #: of this process
-    n_turns: int = 0  #: turns of synchronous sampling
-    is_within_turn: bool = False  #: an error or a second Ctrl-C ended the run within a turn of synchronous sampling
+    heartbeat: Heartbeat = field(default_factory=Heartbeat)  #: this process's
+    n_turns: int = 0  #: synchronous sampling turns
+    is_within_turn: bool = False  #: an error or a second Ctrl-C ended the run within a synchronous sampling turn
     stop_reason: str | None = None  #: set by `request_stop`
     newest_figures: dict[str, float] = field(default_factory=dict)  #: that hooks returned, by name
-    sections: dict[str, Section] = field(default_factory=dict)  #: of checkpoints, by key
-    user_hooks: dict[str, Hook] = field(default_factory=dict)  #: by their name in checkpoints
+    sections: dict[str, Section] = field(default_factory=dict)  #: in checkpoints, by key
+    user_hooks: dict[str, Hook] = field(default_factory=dict)  #: by name in checkpoints
     replay: Replay = field(init=False)
     numbers: NumbersWatch = field(init=False)
     resets: PartialResets = field(init=False)
@@ -132,7 +132,7 @@ class RunContext:
 
     @contextlib.contextmanager
     def surviving_disk(self) -> Iterator[None]:
-        """Log I/O errors of the block, at most one a minute."""
+        """Log I/O errors in the block, at most one a minute."""
         try:
             yield
         except OSError as error:
@@ -141,7 +141,7 @@ class RunContext:
 
 
 class Hook:
-    """Piece of the learner. A subclass overrides the methods of the points at which it acts.
+    """Piece of the learner. A subclass overrides the methods for the points at which it acts.
 
     ============================== =====================================================================================
     method                         called
@@ -171,8 +171,8 @@ class Hook:
     of this hook, the run resumes with a warning.
 
     Attributes:
-        run: parts of the run.
-        section: key of the state in checkpoints; empty for the name of the class below "hooks".
+        run: the run's parts.
+        section: the state's key in checkpoints; empty for the class name below "hooks".
     """
 
     run: RunContext
@@ -180,14 +180,14 @@ class Hook:
 
     @property
     def name(self) -> str:
-        """Name of the hook in checkpoints and messages."""
+        """Hook name in checkpoints and messages."""
         return type(self).__name__
 
     def attach(self, run: RunContext) -> None:
-        """Take the parts of the run, before everything else.
+        """Take the run's parts, before everything else.
 
         Raises:
-            SettingsError: if a method takes other arguments than those of its point.
+            SettingsError: if a method takes other arguments than the point's.
         """
         self.run = run
         for point, arguments in POINTS.items():

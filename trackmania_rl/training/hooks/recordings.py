@@ -1,4 +1,4 @@
-"""Pictures of a run: films of evaluation races and diagnostics. Threads wait for them, so that training goes on."""
+"""A run's pictures: films of evaluation races, and diagnostics. Threads wait for them, so that training goes on."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ log = logging.getLogger(__name__)
 MOST_KEPT: Final = 50
 """Races whose files stay in the run's folder: the newest ones."""
 TIME_LIMIT_S: Final = 600.0
-"""Of a film. With low priority its process may have to wait."""
+"""Timeout for a film. With low priority the process may have to wait."""
 LAST_TIME_LIMIT_S: Final = 30.0
-"""At the end of the run."""
+"""Timeout for a film at the run's end."""
 FIRST_DIAGNOSTICS_AFTER_S: Final = 300.0
 """A set costs about 5 s of training, see docs/reading_a_run.rst."""
 
@@ -120,7 +120,7 @@ class RecordEvaluations(Hook):
         self._filming.start()
 
     def _film(self, race_of_film: tuple[Any, ...], log_name: str, frames_total: int) -> None:
-        """Log the film of a race, or its error."""
+        """Log a race's film, or the error."""
         from trackmania_rl.telemetry.films import film_evaluation
 
         file = race_of_film[0]
@@ -139,7 +139,7 @@ class RecordEvaluations(Hook):
             self.run.figures.log("film", log_name, file, frames_total)
 
     def _track(self, facts: RaceFacts) -> str | None:
-        """Return the simulated game's track: its file, or the name of a generated one; None for other games."""
+        """Return the simulated game's track: the file, or a generated track's name; None for other games."""
         game = self.run.settings.game
         if is_generated_track(facts.track):
             return facts.track
@@ -151,7 +151,7 @@ class RecordEvaluations(Hook):
 
 
 def _save_columns(race: Race, file: Path) -> None:
-    """Write the columns of a race without frames, its rewards and potentials."""
+    """Write a race's columns without frames, and rewards and potentials."""
     columns = {name: column for name, column in race.columns.items() if name != "frames"}
     tensors = {name: torch.tensor(column) for name, column in columns.items()}
     torch.save(tensors | {"rewards": torch.tensor(race.rewards), "potentials": torch.tensor(race.potentials)}, file)
@@ -163,10 +163,10 @@ def _file(stem: Path, ending: str) -> Path:
 
 
 class DrawDiagnostics(Hook):
-    """Draws plots of values, quantiles, errors and expectations every `pictures_interval_s` into diagnostics/.
+    """Draws plots (values, quantiles, errors, expectations) every `pictures_interval_s` into diagnostics/.
 
     A thread draws, so that neither races nor updates wait for it.
-    A set is of one map: of those whose races are evaluated the one with the fewest sets.
+    A set is for one map: among maps with evaluation races, the one with the fewest sets.
     """
 
     def __init__(self) -> None:
@@ -174,13 +174,13 @@ class DrawDiagnostics(Hook):
         self._is_first = True
         self._is_due = False
         self._evaluated: deque[Race] = deque(maxlen=RECENT_RACES)
-        self._explored: dict[str, Race] = {}  # the first of each map since a set became due
+        self._explored: dict[str, Race] = {}  # the first on each map since a set became due
         self._n_sets: Counter[str] = Counter()
         self._drawing: threading.Thread | None = None
 
     @override
     def on_race(self, race: Race) -> None:
-        """Keep the races that plots are made of, and begin a set that is due."""
+        """Keep the races that plots need, and begin a set that is due."""
         name = race.facts.map_name
         if self.run.settings.telemetry.pictures_interval_s == 0 or not race.facts.counts:
             return
@@ -208,7 +208,7 @@ class DrawDiagnostics(Hook):
             self._drawing.join(LAST_TIME_LIMIT_S)
 
     def _is_turn_of(self, map_name: str) -> bool:
-        """Return whether the map has the fewest sets, and an exploration race if its races explore."""
+        """Return whether the map has the fewest sets, and an exploration race if races on it explore."""
         cycle = self.run.settings.game.map_cycle
         if map_name not in self._explored and any(e.is_explo and e.map_name == map_name for e in cycle):
             return False

@@ -1,4 +1,4 @@
-"""The state of a run in the terminal's view, and its races and status in the run log."""
+"""The run's state in the terminal view, and races and status in the run log."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ EVERY_S: Final = 1.0
 MOST_LOSSES: Final = 100
 PROFILE_EVERY_S: Final = 60.0
 MOST_FUNCTIONS: Final = 15
-"""In a profile."""
+"""Rows in a profile."""
 LEARNER_STALL_S: Final = 900.0
-"""Timeout of the training loop. Compiling and saving take less."""
+"""Timeout for the training loop. Compiling and saving take less."""
 
 
 class ShowInTerminal(Hook):
@@ -93,7 +93,7 @@ class WriteStatus(Hook):
     on_fragment = on_race
 
     def tick(self) -> None:
-        """Stamp this pass of the training loop, and copy the run's figures in the thread that changes them."""
+        """Stamp this training loop pass, and copy the run's figures in the thread that changes them."""
         self._stamp_progress()
         if self._is_due.is_due(EVERY_S):
             self._status = self._status_now()
@@ -157,9 +157,9 @@ class WriteStatus(Hook):
 
 
 class ProfileRounds(Hook):
-    """Logs where the time of the learner's thread went, once a minute and at the end.
+    """Logs where the learner thread's time went, once a minute and at the end.
 
-    A round is the wait for a race or fragment and all that is done with it.
+    A round is the wait for a race or fragment and all work on it.
     """
 
     def __init__(self) -> None:
