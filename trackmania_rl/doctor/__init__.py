@@ -1,1 +1,1 @@
-"""Checks of the machine and the configuration: `scripts/doctor.py` shows all of them, a run begins with some."""
+"""Machine and configuration checks: `scripts/doctor.py` shows all, a run begins with some."""

@@ -1,4 +1,4 @@
-"""Checks of the machine, the maps and the game, as two tables: of the doctor, and of a run before it starts."""
+"""Machine, map and game checks, as two tables: for the doctor, and for a run before it starts."""
 
 from __future__ import annotations
 
@@ -41,17 +41,17 @@ from trackmania_rl.tmi_interaction.tminterface2 import GameError
 from trackmania_rl.track.game_map import load_map_files, named_maps, what_misses_checkpoints
 
 GAME_BYTES: Final = 1 << 30
-"""Memory of one instance of the real game."""
+"""Memory per real game instance."""
 PROCESS_BYTES: Final = 600 << 20
-"""Memory of one process of a training, most of it torch."""
+"""Memory per training process, mostly torch."""
 TRANSITION_BYTES: Final = 16
-"""Memory of one transition beside its row: the row's number and a priority."""
+"""Memory per transition beside the row: the row's number and a priority."""
 MEMORIES_ON_DISK: Final = 3
 """Replay memories on disk: checkpoints share rows, but the best, the newest and those between may share none."""
 MORE_CHECKPOINTS: Final = 2
 """Beside the newest ones: the best one and, for a moment, the next one."""
 NETWORKS_BYTES: Final = 32 << 20
-"""Size of a checkpoint without the replay memory."""
+"""Checkpoint size without the replay memory."""
 WINE_LIKE: Final = ("wine", "wine64", "proton", "umu-run", "lutris", "steam", "bottles-cli", "flatpak")
 LOGIN: Final = re.compile(r"[A-Za-z0-9._-]+")
 GREETS_WITHIN_S: Final = 5.0
@@ -81,7 +81,7 @@ def check_start(context: Context) -> None:
 
 
 def needs_of(settings: Settings) -> tuple[int, int, int]:
-    """Return upper estimates of replay memory, all memory and disk that a training takes, in bytes."""
+    """Return upper estimates for a training's replay memory, total memory and disk, in bytes."""
     run = settings.run
     game = settings.game
     n_floats = ObservationLayout(settings.observation, game.actions).n_row_floats
@@ -98,7 +98,7 @@ def needs_of(settings: Settings) -> tuple[int, int, int]:
 
 
 def check_machine(context: Context) -> Iterator[Finding]:
-    """Show the machine beside the needs of the configuration; the check of each resource has the remedy."""
+    """Show the machine beside the configuration's needs; each resource's check has the remedy."""
     game = context.settings.game
     n_cores = usable_cores()
     memory = psutil.virtual_memory()
@@ -121,20 +121,20 @@ def _gib(size_bytes: int) -> str:
 
 
 def _gpu() -> str | None:
-    """Return name and memory of the GPU, None if torch finds none."""
+    """Return the GPU's name and memory, None if torch finds none."""
     if not torch.cuda.is_available():
         return None
     return f"{torch.cuda.get_device_name()}, {_gib(torch.cuda.get_device_properties(0).total_memory)}"
 
 
 def check_loggers(context: Context) -> Iterator[Finding]:
-    """Check the packages of the configured loggers."""
+    """Check the configured loggers' packages."""
     for missing in missing_packages(context.settings):
         yield problem(Check.PACKAGES, missing)
 
 
 def check_gpu(context: Context) -> Iterator[Finding]:
-    """Check the device of the network."""
+    """Check the network's device."""
     settings = context.settings
     gpu = _gpu()
     try:
@@ -167,7 +167,7 @@ def check_memory(context: Context) -> Iterator[Finding]:
 
 
 def check_folder(context: Context) -> Iterator[Finding]:
-    """Check that a run can write its files. A missing folder is made by the run."""
+    """Check that a run can write files. A missing folder is made by the run."""
     folder = context.output_folder
     existing = _nearest_existing(context.output_folder)
     if not existing.is_dir() or not os.access(existing, os.W_OK):
@@ -211,7 +211,7 @@ def _nearest_existing(folder: Path) -> Path:
 
 
 def check_maps(context: Context) -> Iterator[Finding]:
-    """Check the files of the map cycle, here and in the real game's folder."""
+    """Check the map cycle's files, here and in the real game's folder."""
     for entry in named_maps(context.settings):
         try:
             points_m = load_map_files(context.settings, entry, context.maps_folder)
@@ -225,7 +225,7 @@ def check_maps(context: Context) -> Iterator[Finding]:
 
 
 def check_maps_of_game(context: Context) -> Iterator[Finding]:
-    """Check that the real game has the maps, if its folder is known."""
+    """Check that the real game has the maps, if the folder is known."""
     game = context.settings.game
     user = context.settings.user
     if game.game == "simulated" or game.n_collectors == 0:
@@ -242,7 +242,7 @@ def check_maps_of_game(context: Context) -> Iterator[Finding]:
 
 
 def check_ports(context: Context, records: GameRecords | None = None) -> Iterator[Finding]:
-    """Check that the port of each game instance is free or, with kept games, that the game greets."""
+    """Check that each game instance's port is free or, with kept games, that the game greets."""
     records = records or GameRecords()
     ports = context.settings.game.tmi_ports
     if not ports:
@@ -291,7 +291,7 @@ def _check_kept_games(ports: Sequence[int]) -> Iterator[Finding]:
 
 
 def check_game(context: Context) -> Iterator[Finding]:
-    """Check launcher, folders, plugin, account and window of the real game."""
+    """Check the real game's launcher, folders, plugin, account and window."""
     game = context.settings.game
     user = context.settings.user
     if game.n_collectors == 0:

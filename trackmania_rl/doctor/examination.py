@@ -1,4 +1,4 @@
-"""The whole examination: Python and its packages, the table of checks, and a test drive."""
+"""The whole examination: Python and packages, the check table, and a test drive."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ USES_OF_EXTRAS: Final = {
 def examine(
     config_file: Path, overrides: Sequence[str], output_folder: Path, project: Path, picture_file: Path | None = None
 ) -> Iterator[Finding]:
-    """Run all checks of a configuration with overrides. With a picture file, a game is played for some seconds."""
+    """Run all checks on a configuration with overrides. With a picture file, a game is played for some seconds."""
     yield ok(Check.PYTHON, f"Python {platform.python_version()}")
     if IS_CHECKOUT:
         yield from check_packages(pinned(project / "requirements.txt"))

@@ -1,4 +1,4 @@
-"""Findings of the doctor."""
+"""The doctor's findings."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Level(StrEnum):
 
 
 class Check(StrEnum):
-    """Subject of a finding. The values are anchors in docs/troubleshooting.rst."""
+    """A finding's subject. The values are anchors in docs/troubleshooting.rst."""
 
     MACHINE = "machine"
     CONFIGURATION = "configuration"
@@ -53,7 +53,7 @@ class Check(StrEnum):
 
 @dataclass(frozen=True)
 class Finding:
-    """Result of a check in one line: the facts and, unless all is well, the remedy."""
+    """A check's result in one line: the facts and, unless all is well, the remedy."""
 
     check: Check
     level: Level
@@ -77,7 +77,7 @@ def problem(check: Check, text: object) -> Finding:
 
 @dataclass(frozen=True)
 class Context:
-    """Configuration that is checked, folder of runs, and folder of requirements.txt and maps."""
+    """Configuration that is checked, run folder, and folder with requirements.txt and maps."""
 
     settings: Settings
     output_folder: Path
@@ -85,5 +85,5 @@ class Context:
 
     @property
     def maps_folder(self) -> Path:
-        """Folder of tracks and reference lines."""
+        """Folder with tracks and reference lines."""
         return self.project / self.settings.game.maps_folder

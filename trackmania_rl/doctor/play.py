@@ -28,11 +28,11 @@ from trackmania_rl.track.game_map import load_game_map, named_maps
 
 DRIVE_MS: Final = 5_000
 WARM_UP_MS: Final = 1_000
-"""Start of the race, excluded from the speed: the game still loads or compiles."""
+"""Race start, excluded from the speed: the game still loads or compiles."""
 IMAGE: Final = {"image_width_px": 320, "image_height_px": 240, "frames_per_state": 1}
 NO_CUTOFF: Final = dict.fromkeys(("cutoff_no_progress_within_ms", "cutoff_race_longer_than_ms"), 10 * DRIVE_MS)
 SILENT_FOR_S: Final = 120.0
-"""Longest silence of the game. A simulated game compiles on its first use."""
+"""Longest silence from the game. A simulated game compiles on first use."""
 MOVED_M: Final = 1.0
 SLOW_BELOW: Final = 1.0
 """Race time by wall-clock time. A training needs several times real time."""
@@ -98,7 +98,7 @@ def _drive(machine: RaceMachine, start: Observation) -> tuple[Observation, float
 
 
 def _check_plugin_version(version: int) -> Finding:
-    """Check the version that the game runs: it loaded the plugin at its own start."""
+    """Check the version that the game runs: it loaded the plugin at the start."""
     if version == LINK_VERSION:
         return ok(Check.PLUGIN, f"the game runs version {version}")
     runs = f"version {version}" if version else "another plugin than this project's"

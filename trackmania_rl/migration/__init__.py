@@ -1,1 +1,1 @@
-"""Runs of other programs as runs of this one, and back."""
+"""Conversion from other programs' runs to runs here, and back."""

@@ -1,6 +1,6 @@
 """Convert a Linesight configuration to our settings without running it.
 
-The file is parsed. Assignments of numbers, texts, tuples, lists, arithmetic and names set before are evaluated.
+The file is parsed. Assigned numbers, texts, tuples, lists, arithmetic and names set before are evaluated.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ NAMES_HERE: Final[Mapping[str, str]] = {
     "last_layer_reset_factor": "last_layer_reset_mul_factor",
     "use_jit": "use_torch_compile",
 }
-"""Our names of settings."""
+"""Our setting names."""
 
 OURS_ALONE: Final = frozenset({"run_name", "game"})
 """Names with another meaning there."""
@@ -57,7 +57,7 @@ PUBLISHED: Final[Mapping[str, Any]] = {
     "apply_randomcrop_augmentation": False,
     "linux_launch_game_path": "path_to_be_filled_only_if_on_linux",
 }
-"""Published values of names without a setting here. Other values are reported."""
+"""Published values for names without a setting here. Other values are reported."""
 
 FIXED_HERE: Final[Mapping[str, Any]] = {
     "n_zone_centers_extrapolate_after_end_of_map": 1000,
@@ -87,7 +87,7 @@ NEVER_RESETS_FRAMES: Final = 10**9
 LARGEST_CONFIG_BYTES: Final = 256 << 10
 
 NOT_WORKED_OUT: Final = object()
-"""Placeholder of a value that takes running code."""
+"""Placeholder for a value that takes running code."""
 
 _OPERATORS: Final[Mapping[type[ast.operator], Callable[[Any, Any], Any]]] = {
     ast.Add: operator.add,
@@ -103,7 +103,7 @@ class _NotPlainError(Exception):
 
 
 def read_linesight_config(file: Path) -> dict[str, Any]:
-    """Return the names that a Linesight configuration sets, with their values or `NOT_WORKED_OUT`.
+    """Return the names that a Linesight configuration sets, with values or `NOT_WORKED_OUT`.
 
     Raises:
         UserError: if the file cannot be read or is no Python.
@@ -129,7 +129,7 @@ def read_linesight_config(file: Path) -> dict[str, Any]:
 
 
 def _names_touched(statement: ast.stmt) -> set[str]:
-    """Return the names that a statement of another form may change: it assigns them or calls their methods."""
+    """Return the names that a statement in another form may change: it assigns them or calls their methods."""
     names = set()
     for node in ast.walk(statement):
         match node:
@@ -177,7 +177,7 @@ def _value(node: ast.expr, names: Mapping[str, Any]) -> Any:
 
 
 def settings_from_linesight(values: Mapping[str, Any], base: Settings) -> tuple[dict[str, Any], list[str]]:
-    """Return the changes of our settings by name, and a line for each value that could not be taken over.
+    """Return the changes to our settings by name, and a line for each value that could not be taken over.
 
     Raises:
         UserError: if the actions could not be.
@@ -230,7 +230,7 @@ def _without_counterpart(plain: Mapping[str, Any], known: Mapping[str, Any]) -> 
 
 
 def _what_fits(known: dict[str, Any], wanted: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Return the wanted settings that are valid together, and an error for each of the others."""
+    """Return the wanted settings that are valid together, and an error for each other one."""
     taken: dict[str, Any] = {}
     problems: dict[str, str] = {}
     is_growing = True
@@ -249,11 +249,11 @@ def _what_fits(known: dict[str, Any], wanted: dict[str, Any]) -> tuple[dict[str,
 
 
 def _memory_schedules(schedule: object) -> dict[str, Any]:
-    """Split Linesight's schedule of (frames, (size, size to start learning at)) into our two."""
+    """Split Linesight's schedule with (frames, (size, size to start learning at)) into our two."""
     try:
         sizes = tuple((frames, size) for frames, (size, _) in schedule)  # type: ignore[attr-defined]
         starts = tuple((frames, start) for frames, (_, start) in schedule)  # type: ignore[attr-defined]
-    except (TypeError, ValueError):  # of another form
+    except (TypeError, ValueError):  # in another form
         return {}
     return {"memory_size_schedule": sizes, "memory_size_start_learn_schedule": starts}
 

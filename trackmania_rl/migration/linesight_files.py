@@ -1,4 +1,4 @@
-"""Files of a Linesight run. No code in them is run.
+"""Files in a Linesight run. No code in them is run.
 
     weights1.torch             state dict of the online network
     weights2.torch             state dict of the target network
@@ -33,7 +33,7 @@ SCALER: Final = "scaler.torch"
 STATISTICS: Final = "accumulated_stats.joblib"
 
 SCALER_STATE: Final[Mapping[str, type[float] | type[int]]] = {"scale": float, "_growth_tracker": int}
-"""Entries of the gradient scaler's state dict that are converted."""
+"""Entries in the gradient scaler's state dict that are converted."""
 COMPILED_PREFIX: Final = "_orig_mod."
 LARGEST_STATISTICS_BYTES: Final = 1 << 16
 LARGEST_WEIGHTS_BYTES: Final = 128 << 20
@@ -41,12 +41,12 @@ LARGEST_NUMBER: Final = 1 << 63
 
 
 class LinesightFileError(UserError):
-    """A file of a Linesight run that cannot be used."""
+    """A Linesight run file that cannot be used."""
 
 
 @dataclass(frozen=True)
 class Moments:
-    """Running means of each parameter's gradient and squared gradient, and number of optimizer steps."""
+    """Running means over each parameter's gradient and squared gradient, and optimizer step count."""
 
     mean: tuple[Tensor, ...]
     mean_square: tuple[Tensor, ...]
@@ -55,7 +55,7 @@ class Moments:
 
 @dataclass(frozen=True)
 class LinesightStatistics:
-    """Counters of a run; 0 where the file has none.
+    """A run's counters; 0 where the file has none.
 
     Linesight's schedules follow `frames`; before its commit 098cbf8 (2024-12-05) they followed `transitions`.
     """
@@ -67,7 +67,7 @@ class LinesightStatistics:
     best_times_ms: Mapping[str, int] = field(default_factory=dict)
 
 
-# Reading. All functions raise `LinesightFileError` if the file is missing, damaged, or of another kind.
+# Reading. All functions raise `LinesightFileError` if the file is missing, damaged, or another kind.
 
 
 def read_weights(file: Path) -> dict[str, Tensor]:
@@ -84,7 +84,7 @@ def read_weights(file: Path) -> dict[str, Tensor]:
 
 
 def read_moments(file: Path) -> Moments | None:
-    """Return the state of the optimizer; None if it has made no step."""
+    """Return the optimizer's state; None if it has made no step."""
     content = _load_torch(file)
     try:
         states = [content["state"][index] for index in sorted(content["state"])]
@@ -100,7 +100,7 @@ def read_moments(file: Path) -> Moments | None:
 
 
 def read_loss_scale(file: Path) -> dict[str, float]:
-    """Return the gradient scaler's scale and updates since it grew, by their keys; nothing of a disabled scaler."""
+    """Return the gradient scaler's scale and updates since it grew, by key; nothing for a disabled scaler."""
     content = _load_torch(file)
     try:
         state = {name: kind(content[name]) for name, kind in SCALER_STATE.items() if content.get(name) is not None}
@@ -112,7 +112,7 @@ def read_loss_scale(file: Path) -> dict[str, float]:
 
 
 def read_statistics(file: Path) -> LinesightStatistics:
-    """Return counters and best times, read by an unpickler of numbers, texts and containers only."""
+    """Return counters and best times, read by an unpickler for only numbers, texts and containers."""
     packed = bytes(read_bounded(file, LARGEST_STATISTICS_BYTES, LinesightFileError))
     try:
         content = _PlainUnpickler(io.BytesIO(packed)).load()
@@ -149,7 +149,7 @@ def _load_torch(file: Path) -> Any:
 
 
 class _NumberType:
-    """A numpy dtype in a pickle, of one number."""
+    """A numpy dtype for one number in a pickle."""
 
     def __init__(self, name: str, *_: object) -> None:
         self.dtype = np.dtype(name)
@@ -157,14 +157,14 @@ class _NumberType:
             raise pickle.UnpicklingError(f"numpy's type {name!r} is none of a plain number")
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
-        self.dtype = self.dtype.newbyteorder(state[1])  # the second entry of numpy's own state
+        self.dtype = self.dtype.newbyteorder(state[1])  # the second entry in numpy's state
 
     def number(self, data: bytes) -> float | int | bool:
         return np.frombuffer(data, self.dtype, count=1)[0].item()
 
 
-class _PlainUnpickler(pickle._Unpickler):  # of Python: that of C fills memory up to the largest memo index
-    """Unpickler of plain containers and numbers."""
+class _PlainUnpickler(pickle._Unpickler):  # Python's: the C one fills memory up to the largest memo index
+    """Unpickler for plain containers and numbers."""
 
     KNOWN: Final[Mapping[tuple[str, str], Any]] = {
         ("collections", "defaultdict"): defaultdict,
@@ -199,7 +199,7 @@ def write_weights(file: Path, weights: Mapping[str, Tensor]) -> None:
 def write_moments(
     file: Path, moments: Moments, *, learning_rate: float, betas: tuple[float, float], eps: float
 ) -> None:
-    """Write the state of the optimizer as torch's RAdam does."""
+    """Write the optimizer's state as torch's RAdam does."""
     parameters = [torch.nn.Parameter(torch.empty_like(mean)) for mean in moments.mean]
     optimizer = torch.optim.RAdam(parameters, lr=learning_rate, betas=betas, eps=eps)
     for parameter, mean, mean_square in zip(parameters, moments.mean, moments.mean_square, strict=True):
@@ -212,7 +212,7 @@ def write_moments(
 
 
 def write_loss_scale(file: Path, state: Mapping[str, Any]) -> None:
-    """Write the state dict of a gradient scaler; an empty one, of a run without float16, as that of a new scaler."""
+    """Write a gradient scaler's state dict; an empty one, from a run without float16, as a new scaler's."""
     _save_torch(file, dict(state) or torch.amp.GradScaler("cpu").state_dict())
 
 

@@ -34,14 +34,14 @@ from trackmania_rl.settings import Settings, load_settings
 from trackmania_rl.telemetry.statistics import MapStatistics, TrainingStatistics
 
 CONFIG_FILES: Final = ("config_copy.py", "config.py", "config.bak.py", "misc_copy.py", "misc.py")
-"""File names of a Linesight configuration in a run's folder."""
+"""File names for a Linesight configuration in a run's folder."""
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class LinesightRun:
-    """Contents of a Linesight run: weights by name, state of the optimizer (None for a fresh one), counters."""
+    """A Linesight run's contents: weights by name, optimizer state (None for a fresh one), counters."""
 
     online: Mapping[str, Tensor]
     target: Mapping[str, Tensor]
@@ -54,7 +54,7 @@ def read_linesight_run(folder: Path) -> LinesightRun:
     """Read a run's folder. Log other files than the online weights that are missing.
 
     Raises:
-        UserError: without online weights, or if a file cannot be read within a limit of time.
+        UserError: without online weights, or if a file cannot be read within a time limit.
     """
     others = (
         ("target", files.read_weights, files.TARGET_WEIGHTS, "the target network starts as the online"),
@@ -101,7 +101,7 @@ def import_linesight_run(
 
 
 def export_linesight_run(run_folder: Path, output: Path) -> None:
-    """Write a run as files of a Linesight run, into an empty or new folder.
+    """Write a run as a Linesight run's files, into an empty or new folder.
 
     Raises:
         UserError: if the run cannot be read, Linesight has no such network, or the output is in use.
@@ -186,7 +186,7 @@ def find_linesight_config(folder: Path) -> Path | None:
 
 
 def check_weights(weights: Mapping[str, Tensor], network: QuantileNetwork, what: str) -> None:
-    """Raise `UserError` if the names or shapes of weights are not those of a network, or a number is not finite."""
+    """Raise `UserError` if the weights' names or shapes are not a network's, or a number is not finite."""
     expected = {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
     found = {name: tuple(tensor.shape) for name, tensor in weights.items()}
     differences = [
@@ -258,7 +258,7 @@ def _trainer_state(run: LinesightRun, settings: Settings, network: QuantileNetwo
 
 
 def _statistics(counters: files.LinesightStatistics, settings: Settings) -> TrainingStatistics:
-    """Return the run's statistics. Leave out best times of unfinished races, which are at the cut-off."""
+    """Return the run's statistics. Leave out unfinished races' best times, which are at the cut-off."""
     statistics = TrainingStatistics(clock=lambda: 0.0)
     statistics.frames_total = counters.frames
     for name, time_ms in counters.best_times_ms.items():

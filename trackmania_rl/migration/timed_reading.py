@@ -1,4 +1,4 @@
-"""Bounded time and memory for files that may be made to hang their reader.
+"""Bounded time and memory for files that may be made to hang a reader.
 
 A pickle of 1 kB can hold a key whose hash takes years, and ten lines of Python a tuple that fills the memory.
 """
@@ -25,9 +25,9 @@ Reading = tuple[Callable[[Path], object], Path]
 
 
 def require_bounded(readings: Sequence[Reading]) -> None:
-    """Read files in a process of its own, to learn whether this process can read them, too.
+    """Read files in a separate process, to learn whether this process can read them, too.
 
-    Errors of the functions are ignored: they come again here.
+    Errors in the functions are ignored: they come again here.
 
     Raises:
         UserError: if reading takes longer than `READ_LIMIT_S`, fills the memory, or kills the process.

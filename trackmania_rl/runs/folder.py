@@ -1,4 +1,4 @@
-"""Names of the files in a run's folder."""
+"""File names in a run's folder."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from trackmania_rl.errors import UserError
 SETTINGS_FILE: Final = "settings.toml"
 CHECKPOINTS: Final = "checkpoints"
 KEPT_CHECKPOINTS: Final = 3
-"""Number of newest checkpoints that are kept, beside the one with the best evaluation races."""
+"""Number of newest checkpoints kept, beside the one with the best evaluation races."""
 RUN_LOG: Final = "run.sqlite"
 REPLAY: Final = "replay"
-"""Folder with the files of a replay memory on disk."""
+"""Folder with a disk replay memory's files."""
 
 
 def is_run(folder: Path) -> bool:
-    """Return whether a folder is that of a run, which has its settings."""
+    """Return whether a folder is a run's, which has a settings file."""
     return (folder / SETTINGS_FILE).is_file()
 
 
 class RunFolder:
-    """Files of a run, save/{run_name} and tensorboard/{run_name}; `trackmania_rl.runs` describes them."""
+    """A run's files, save/{run_name} and tensorboard/{run_name}; `trackmania_rl.runs` describes them."""
 
     def __init__(self, path: Path, tensorboard: Path) -> None:
         self.path = path
@@ -44,17 +44,17 @@ class RunFolder:
 
     @classmethod
     def at(cls, path: Path) -> RunFolder:
-        """Return the files of the run whose folder is `path`."""
+        """Return the files for the run whose folder is `path`."""
         return cls(path, path.parent.parent / "tensorboard" / path.name)
 
     @classmethod
     def below(cls, root: Path, run_name: str) -> RunFolder:
-        """Return the files of a run below an output folder."""
+        """Return a run's files below an output folder."""
         return cls.at(root / "save" / run_name)
 
     @classmethod
     def create(cls, root: Path, run_name: str) -> RunFolder:
-        """Make the folders of a run below an output folder."""
+        """Make a run's folders below an output folder."""
         folder = cls.below(root, run_name)
         folder.make()
         return folder
@@ -62,7 +62,7 @@ class RunFolder:
     def make(self) -> None:
         """Make the folders that do not exist. Raise `UserError` if that fails."""
         for path in (self.path, self.best_runs, self.tensorboard, self.checkpoints):
-            if path.is_symlink():  # leads to a disk that may not be mounted, which the check of checkpoints names
+            if path.is_symlink():  # leads to a disk that may not be mounted, which the checkpoint check names
                 continue
             try:
                 path.mkdir(parents=True, exist_ok=True)

@@ -27,7 +27,7 @@ from trackmania_rl.errors import UserError
 from trackmania_rl.race.race import RaceFacts
 
 MOST_WAITING: Final = 10_000
-"""Newest races, messages and sets of figures that are kept in memory while the disk fails."""
+"""Most newest races, messages and figure sets kept in memory while the disk fails."""
 RETRY_EVERY_S: Final = 5.0
 """Time between two tries to write what waits, because a try takes up to 0.1 s."""
 OPEN_TIMEOUT_S: Final = 10.0
@@ -48,7 +48,7 @@ FACTS: Final = {
     "progress_unit": "progress_unit",
     "n_actions": "n_actions",
 }
-"""Field of `RaceFacts` by column. This is the only mapping between both."""
+"""`RaceFacts` field by column. This is the only mapping between both."""
 
 _BOOLEANS: Final = ("is_generated", "is_explo", "race_finished", "is_demonstration")
 _COLUMNS: Final = ("session", "wall_s", "training_s", "frames_total", *FACTS)
@@ -79,7 +79,7 @@ _REPLACE_STATUS: Final = "INSERT OR REPLACE INTO status (id, json) VALUES (1, ?)
 _INSERT: Final = f"INSERT INTO races ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))})"
 
 RaceRow = dict[str, Any]
-"""A race by column, with its `id`."""
+"""A race by column, with the `id`."""
 
 
 class CommandClock:
@@ -95,9 +95,9 @@ class CommandClock:
 
 
 class RunLog:
-    """Writer of a run's log. There is one at a time, in the learner. Thread-safe.
+    """Writer for a run's log. There is one at a time, in the learner. Thread-safe.
 
-    Each race, message and set of figures is committed at once. Those that cannot be written wait in memory, and are
+    Each race, message and figure set is committed at once. Those that cannot be written wait in memory, and are
     tried again every `RETRY_EVERY_S`. A log that was deleted is made again. `kill -9` loses no written race; a power
     cut may lose the newest ones.
     """
@@ -106,9 +106,9 @@ class RunLog:
         """Open the log for a session.
 
         Args:
-            path: file of the log.
-            clock: seconds since the start of the session.
-            session: number of starts of the run.
+            path: log file.
+            clock: seconds since the session started.
+            session: how often the run was started.
 
         Raises:
             UserError: if the log cannot be written.
@@ -125,7 +125,7 @@ class RunLog:
             self._open()
 
     def undo_after(self, frames_total: int) -> int:
-        """Mark races and figures after a checkpoint as undone, and return the number of these races.
+        """Mark races and figures after a checkpoint as undone, and return the race count.
 
         Raises:
             UserError: if the log cannot be written.
@@ -140,9 +140,9 @@ class RunLog:
         """Add a race.
 
         Args:
-            race: its facts.
-            frames_total: of the run, this race included.
-            training_s: seconds of the run, earlier sessions included.
+            race: the race's facts.
+            frames_total: the run's, this race included.
+            training_s: the run's seconds, earlier sessions included.
 
         Raises:
             OSError: if the disk fails. The race is written later.
@@ -171,7 +171,7 @@ class RunLog:
         self._add(_INSERT_MESSAGE, [(record.created, record.levelname, record.processName, text)])
 
     def write_status(self, status: RunStatus) -> None:
-        """Replace the status of the training.
+        """Replace the training status.
 
         Raises:
             OSError: if the disk fails.
@@ -261,7 +261,7 @@ class RunLog:
 
 
 class MessageHandler(logging.Handler):
-    """Handler of `logging` that writes messages to a run log. I/O errors are ignored."""
+    """`logging` handler that writes messages to a run log. I/O errors are ignored."""
 
     def __init__(self, run_log: RunLog) -> None:
         super().__init__()
@@ -280,7 +280,7 @@ def last_written_s(log: Path) -> float | None:
 
 
 def query(log: Path, statement: str, values: Sequence[object] | Mapping[str, object] = ()) -> Iterator[tuple[Any, ...]]:
-    """Yield the rows of a query. A log that was just begun has none.
+    """Yield a query's rows. A log that was just begun has none.
 
     Raises:
         UserError: if the log is missing or damaged.
@@ -299,7 +299,7 @@ def query(log: Path, statement: str, values: Sequence[object] | Mapping[str, obj
 
 
 class NewestRace(NamedTuple):
-    """Number of the newest race in a log, and the session that drove it. Both are 0 without a race."""
+    """A log's newest race number, and the session that drove it. Both are 0 without a race."""
 
     id: int
     session: int
@@ -318,12 +318,12 @@ def newest_race(log: Path) -> NewestRace:
 
 
 def race_rows(log: Path, after_id: int = 0, most: int = -1) -> Iterator[RaceRow]:
-    """Yield the races in their order, without undone ones.
+    """Yield the races in order, without undone ones.
 
     Args:
-        log: file of a run.
-        after_id: id of the last race that was read.
-        most: number of races at most; -1 for all.
+        log: a run's log file.
+        after_id: id of the race last read.
+        most: most races; -1 for all.
 
     Raises:
         UserError: if the log is missing or damaged.
@@ -339,7 +339,7 @@ def race_rows(log: Path, after_id: int = 0, most: int = -1) -> Iterator[RaceRow]
 
 
 class Message(NamedTuple):
-    """Message of a training. `time_s` is since the epoch; `process` is the name of the process."""
+    """Message of a training. `time_s` is since the epoch; `process` is the process name."""
 
     id: int
     time_s: float
@@ -349,7 +349,7 @@ class Message(NamedTuple):
 
 
 def newest_messages(log: Path, most: int, after_id: int = 0) -> list[Message]:
-    """Return the newest messages after one, at most `most`, in their order.
+    """Return the newest messages after one, at most `most`, in order.
 
     Raises:
         UserError: if the log is missing or damaged.
@@ -359,16 +359,16 @@ def newest_messages(log: Path, most: int, after_id: int = 0) -> list[Message]:
 
 
 class RunStatus(BaseModel):
-    """Status of a training. Times are those of `time.monotonic`.
+    """A training's status. Times are from `time.monotonic`.
 
     Attributes:
         is_over: whether the training has ended in order.
-        timestamp_s: time of this record; `silence_s` is its timeout.
-        ticked_at_s: newest pass of the training loop; `stall_s` is its timeout.
-        raced_at_s: newest race; None before the first one of the session.
+        timestamp_s: this record's time; `silence_s` is the timeout for it.
+        ticked_at_s: newest training loop pass; `stall_s` is the timeout for it.
+        raced_at_s: newest race; None before the session's first one.
         saved_at_s: newest checkpoint; None before the first one.
         figures: numbers by name; those that only rise end with `_total`.
-        losses: newest means of the updates' losses and other figures, by name.
+        losses: newest means over the updates' losses and other figures, by name.
         maps: see `TrainingStatistics.map_rows`.
     """
 
@@ -400,7 +400,7 @@ class RunStatus(BaseModel):
 
 
 def read_status(log: Path) -> RunStatus | None:
-    """Return the newest status of `RunLog.write_status`; None if there is none, or log or status are damaged."""
+    """Return the newest status from `RunLog.write_status`; None if there is none, or log or status are damaged."""
     with contextlib.suppress(UserError, ValidationError):
         for (text,) in query(log, "SELECT json FROM status"):
             return RunStatus.model_validate_json(text)
@@ -408,7 +408,7 @@ def read_status(log: Path) -> RunStatus | None:
 
 
 class Figure(NamedTuple):
-    """Value of a figure at a number of frames."""
+    """A figure's value at a frame count."""
 
     id: int
     frames_total: int
@@ -417,13 +417,13 @@ class Figure(NamedTuple):
 
 
 def logged_figures(log: Path, after_id: int = 0, most: int = -1, like: str = "%") -> Iterator[Figure]:
-    """Yield figures in their order, without undone ones.
+    """Yield figures in order, without undone ones.
 
     Args:
-        log: file of a run.
-        after_id: id of the last figure that was read.
-        most: number of figures at most; -1 for all.
-        like: pattern of the names, as in SQL.
+        log: a run's log file.
+        after_id: id of the figure last read.
+        most: most figures; -1 for all.
+        like: name pattern, as in SQL.
 
     Raises:
         UserError: if the log is missing or damaged.
@@ -447,9 +447,9 @@ def iterate_races(log: Path) -> Iterator[dict[str, Any]]:
 
 
 def races_with_learning(log: Path) -> Iterator[dict[str, Any]]:
-    """Yield the races of `iterate_races`, with `learning`: figures `train/...` since the race before, if there are any.
+    """Yield the races from `iterate_races`, with `learning`: figures `train/...` since the race before, if any.
 
-    This reads all figures of the run.
+    This reads all figures in the log.
     """
     figures = logged_figures(log, like="train/%")
     figure = next(figures, None)

@@ -1,4 +1,4 @@
-"""Manifest of a checkpoint: versions, settings, sizes and checksums; and the errors of checkpoints."""
+"""Checkpoint manifest: versions, settings, sizes and checksums; and checkpoint errors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MANIFEST_FILE: Final = "manifest.json"
 STATE_FILE: Final = "state.pt"
 WEIGHTS_FILE: Final = "weights.safetensors"
 MEMORY_FOLDER: Final = "memory"
-"""Folder beside the checkpoints with the files of rows that they share."""
+"""Folder beside the checkpoints with the row files that they share."""
 
 Count = Annotated[int, Field(ge=0)]
 FileName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,40}\.(safetensors|pt)$")]
@@ -30,7 +30,7 @@ class CheckpointError(UserError):
 
 
 class DamagedError(CheckpointError):
-    """Reason why a checkpoint cannot be read, without its name."""
+    """Reason why a checkpoint cannot be read, without the checkpoint's name."""
 
 
 class DiskTooFullError(CheckpointError):
@@ -42,14 +42,14 @@ class _Frozen(BaseModel):
 
 
 class FileEntry(_Frozen):
-    """Size and CRC-32 of a file."""
+    """A file's size and CRC-32."""
 
     bytes: Count
     crc32: Count
 
 
 class Segment(_Frozen):
-    """File in `MEMORY_FOLDER` with the rows from `first_row` to before `end_row`. The archive has its own CRC-32."""
+    """File in `MEMORY_FOLDER` with the rows from `first_row` to before `end_row`. The archive has a CRC-32 itself."""
 
     file: SegmentName
     first_row: Count
@@ -58,7 +58,7 @@ class Segment(_Frozen):
 
 
 class RowsEntry(_Frozen):
-    """Rows of the replay memory that belong to a checkpoint, from `first_row` to before `end_row`.
+    """Replay memory rows that belong to a checkpoint, from `first_row` to before `end_row`.
 
     Attributes:
         segments: files that hold them without a gap; in the first one, rows before `first_row` are not valid.
@@ -72,16 +72,16 @@ class RowsEntry(_Frozen):
 
 
 class Manifest(_Frozen):
-    """Manifest of a checkpoint.
+    """A checkpoint's manifest.
 
     Attributes:
-        number: of the checkpoint in its run; the newest has the largest.
+        number: the checkpoint's in the run; the newest has the largest.
         written: time in UTC.
-        session: number of starts of the run.
-        score: of the evaluation races, see `training.hooks.checkpoints.score_of`. None before the first.
-        written_bytes: size of what was new in it.
-        files: of its folder, by name.
-        rows: of the replay memory; None without it.
+        session: how often the run was started.
+        score: for the evaluation races, see `training.hooks.checkpoints.score_of`. None before the first.
+        written_bytes: size of the new content.
+        files: in the folder, by name.
+        rows: the replay memory's; None without it.
     """
 
     format_version: int = FORMAT_VERSION
@@ -105,17 +105,17 @@ class Manifest(_Frozen):
 
     @property
     def n_bytes(self) -> int:
-        """Size of its folder, without the rows of the replay memory."""
+        """Folder size, without the replay memory's rows."""
         return sum(file.bytes for file in self.files.values())
 
     @property
     def row_bytes(self) -> int:
-        """Size of the files of rows."""
+        """Size of the row files."""
         return sum(segment.bytes for segment in self.rows.segments) if self.rows else 0
 
 
 def bytes_of_manifest(manifest: Manifest) -> bytes:
-    """Write a manifest as JSON with its SHA-256."""
+    """Write a manifest as JSON with a SHA-256."""
     values = manifest.model_dump(mode="json")
     return json.dumps({"sha256": _digest(values), "manifest": values}, indent=1, allow_nan=False).encode()
 
@@ -124,7 +124,7 @@ def read_manifest(folder: Path) -> Manifest:
     """Read the manifest in a checkpoint's folder.
 
     Raises:
-        DamagedError: if it is missing, damaged or of another format.
+        DamagedError: if it is missing, damaged or in another format.
     """
     if not folder.is_dir():
         raise DamagedError(f"{folder}: there is no such checkpoint folder")

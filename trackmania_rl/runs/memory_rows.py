@@ -1,6 +1,6 @@
-"""Rows of the replay memory on disk: `.npz` files of consecutive rows, which are written once and never changed.
+"""Replay memory rows on disk: `.npz` files with consecutive rows, which are written once and never changed.
 
-A checkpoint writes the rows that are new since the one before and names the files of the others. A file that no
+A checkpoint writes the rows that are new since the one before and names the files with the others. A file that no
 checkpoint names is deleted.
 """
 
@@ -22,18 +22,18 @@ from trackmania_rl.files import replace_patiently, sync_folder
 from trackmania_rl.runs.manifest import DamagedError, RowsEntry, Segment
 
 SEGMENT_BYTES: Final = 64 << 20
-"""Size of the rows in the largest file; a smaller one is deleted sooner, since all of its rows have to be gone."""
+"""Size of the rows in the largest file; a smaller one is deleted sooner, since all rows in it have to be gone."""
 SMALL_SEGMENT_BYTES: Final = 2 << 20
 """Size below which a file's rows are written again, together with the next ones."""
 ENDING: Final = ".npz"
 NAME: Final = "file_name"
-"""Array with a file's own name: files of equal size may be swapped."""
+"""Array with the file's name: files with equal size may be swapped."""
 
 
 def plan_segments(
     rows: RingBuffer, written: Sequence[Segment], folder: Path, row_bytes: int
 ) -> tuple[list[Segment], list[range]]:
-    """Return which of the files written before stay, and the rows of each new file."""
+    """Return which earlier files stay, and each new file's rows."""
     kept: list[Segment] = []
     for segment in written:
         if segment.end_row <= rows.first_row:
@@ -52,7 +52,7 @@ def plan_segments(
 
 
 def write_rows(folder: Path, rows: RingBuffer, kept: Sequence[Segment], new: Sequence[range]) -> RowsEntry:
-    """Write the files that `plan_segments` returned, and flush them to the disk; or flush the memory's own files."""
+    """Write the files that `plan_segments` returned, and flush them to the disk; or flush the memory's files."""
     if rows.files is not None:
         rows.files.flush()
         return RowsEntry(first_row=rows.first_row, end_row=rows.end_row, segments=(), files=rows.files.folder.name)
@@ -77,10 +77,10 @@ def _write_segment(folder: Path, rows: RingBuffer, numbers: range) -> Segment:
 
 
 def open_files(replay: Path, entry: RowsEntry) -> row_files.RowFiles:
-    """Open the files of a replay memory on disk.
+    """Open a disk replay memory's files.
 
     Raises:
-        DamagedError: if they are missing or damaged, or rows of the checkpoint were overwritten since.
+        DamagedError: if they are missing or damaged, or checkpoint rows were overwritten since.
     """
     try:
         files = row_files.RowFiles.open(replay / str(entry.files))
@@ -92,7 +92,7 @@ def open_files(replay: Path, entry: RowsEntry) -> row_files.RowFiles:
 
 
 def check_sizes(folder: Path, entry: RowsEntry) -> None:
-    """Raise `DamagedError` for a file of rows that is missing or of another size."""
+    """Raise `DamagedError` for a row file that is missing or has another size."""
     for segment in entry.segments:
         n_bytes = _size(folder / segment.file)
         if n_bytes != segment.bytes:
@@ -100,7 +100,7 @@ def check_sizes(folder: Path, entry: RowsEntry) -> None:
 
 
 def read_rows(folder: Path, entry: RowsEntry) -> dict[str, torch.Tensor]:
-    """Read the rows of a checkpoint: (R, ...) of each column, in host memory.
+    """Read a checkpoint's rows: (R, ...) for each column, in host memory.
 
     Raises:
         DamagedError: if a file is missing or damaged.
@@ -115,7 +115,7 @@ def read_rows(folder: Path, entry: RowsEntry) -> dict[str, torch.Tensor]:
                 new = {name: torch.from_numpy(archive[name]) for name in archive.files if name != NAME}
         except OSError:
             raise
-        except Exception as error:  # the readers of zip and npy fail in many ways
+        except Exception as error:  # the zip and npy readers fail in many ways
             raise DamagedError(f"{segment.file} is damaged: {one_line(error)}") from error
         skipped = max(0, entry.first_row - segment.first_row)
         for name, column in new.items():
@@ -128,7 +128,7 @@ def read_rows(folder: Path, entry: RowsEntry) -> dict[str, torch.Tensor]:
 
 
 def delete_others(folder: Path, named: Collection[str]) -> None:
-    """Delete the files of rows that no checkpoint names, and temporary ones."""
+    """Delete the row files that no checkpoint names, and temporary ones."""
     for file in _files_in(folder):
         if file.name not in named:
             file.unlink(missing_ok=True)

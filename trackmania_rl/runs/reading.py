@@ -1,4 +1,4 @@
-"""Reading checkpoints: the newest complete one of a run, or one by its folder. No code in them is run."""
+"""Reading checkpoints: a run's newest complete one, or one by folder. No code in them is run."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from trackmania_rl.runs.memory_rows import check_sizes, open_files, read_rows
 
 FOLDER_NAME: Final = re.compile(r"[0-9]{6,18}")
 NETWORKS: Final = ("online", "target", "averaged")
-"""Entries of an agent's state whose tensors are in `WEIGHTS_FILE`."""
+"""Entries in an agent's state whose tensors are in `WEIGHTS_FILE`."""
 
 ANOTHER_RUN: Final = (
     "begin a new run under another run_name (--set run_name=..., and --weights-from with a file of drivers/ or "
@@ -48,11 +48,11 @@ class LoadedCheckpoint:
     """A checkpoint that was read.
 
     Attributes:
-        folder: of the checkpoint.
-        manifest: of the checkpoint.
-        state: what was saved, its tensors in host memory.
+        folder: the checkpoint's.
+        manifest: the checkpoint's.
+        state: what was saved, tensors in host memory.
         has_rows: whether the replay memory's rows are in the state.
-        damaged: folders of newer ones, which could not be read.
+        damaged: newer checkpoints' folders, which could not be read.
     """
 
     folder: Path
@@ -63,7 +63,7 @@ class LoadedCheckpoint:
 
 
 def find_folders(run_folder: Path) -> list[Path]:
-    """List the folders of a run's checkpoints, complete or not, the newest first."""
+    """List a run's checkpoint folders, complete or not, the newest first."""
     folder = run_folder / CHECKPOINTS
     if not folder.is_dir():
         return []
@@ -72,7 +72,7 @@ def find_folders(run_folder: Path) -> list[Path]:
 
 
 def find_manifests(run_folder: Path) -> dict[Path, Manifest]:
-    """Read the manifests of a run's checkpoints, the newest first, as far as they can be read."""
+    """Read a run's checkpoint manifests, the newest first, as far as they can be read."""
     manifests = {}
     for folder in find_folders(run_folder):
         try:
@@ -83,19 +83,19 @@ def find_manifests(run_folder: Path) -> dict[Path, Manifest]:
 
 
 def load_checkpoint(path: Path, with_rows: bool = True) -> LoadedCheckpoint | None:
-    """Read a checkpoint by its folder, or the newest complete one of a run. Damaged newer ones are logged.
+    """Read a checkpoint by folder, or a run's newest complete one. Damaged newer ones are logged.
 
-    If the replay memory of all of a run's checkpoints is damaged, the newest one is read without it.
+    If the replay memory in all checkpoints is damaged, the newest one is read without it.
 
     Args:
-        path: save/{run_name}, or the folder of a checkpoint.
+        path: save/{run_name}, or a checkpoint's folder.
         with_rows: whether the replay memory's rows are read.
 
     Returns:
         None if the run has no checkpoint.
 
     Raises:
-        CheckpointError: if the checkpoint, or all of the run's, are damaged or of an unknown format.
+        CheckpointError: if the checkpoint, or all of the run's, are damaged or in an unknown format.
     """
     if path.is_file() or path.parent.name == CHECKPOINTS or (path / MANIFEST_FILE).is_file():
         return _load_one(path, with_rows)
@@ -174,7 +174,7 @@ def _read(folder: Path, with_rows: bool) -> LoadedCheckpoint:
         raise
     except OSError as error:
         raise DamagedError(f"the disk fails: {error.strerror or error}") from error
-    except Exception as error:  # the readers of pickle and safetensors fail in many ways
+    except Exception as error:  # the pickle and safetensors readers fail in many ways
         raise DamagedError(f"its state is damaged: {one_line(error)}") from error
     return LoadedCheckpoint(folder, manifest, state, has_rows)
 
@@ -193,7 +193,7 @@ def _content(folder: Path, name: str, manifest: Manifest) -> bytes:
 
 
 def _state(contents: Mapping[str, bytes]) -> dict[str, Any]:
-    """Read the state without its rows; the lists of names in place of networks become their tensors."""
+    """Read the state without rows; name lists that stand for networks become the networks' tensors."""
     state: dict[str, Any] = torch.load(io.BytesIO(contents[STATE_FILE]), map_location="cpu", weights_only=True)
     weights = safetensors.torch.load(contents[WEIGHTS_FILE])
     agent = state.get("agent", {})
@@ -204,7 +204,7 @@ def _state(contents: Mapping[str, bytes]) -> dict[str, Any]:
 
 
 def _put_rows(state: dict[str, Any], rows: dict[str, torch.Tensor] | RowFiles | None, *, had_rows: bool) -> None:
-    """Put the rows where the ring buffer was. A state without rows is as one of a run that saves no replay memory."""
+    """Put the rows where the ring buffer was. A state without rows is as from a run that saves no replay memory."""
     if had_rows:
         replay = state["replay"]
         if rows is None:

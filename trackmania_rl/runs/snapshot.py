@@ -1,9 +1,9 @@
-"""Settings of a run, `save/{run_name}/settings.toml`: written at its start, edited while it trains, read at a resume.
+"""A run's settings, `save/{run_name}/settings.toml`: written at the start, edited during training, read at a resume.
 
 None is "none", a schedule is an array of pairs, the map cycle an array of tables. Schedules are not yet stretched.
 Reading the file runs no code.
 
-Some settings shape the network, which does not fit another value. Others change the meaning of its values; such a
+Some settings shape the network, which does not fit another value. Others change what the values mean; such a
 change is refused at a resume, unless it is accepted by name. A live edit needs no acceptance: a checkpoint follows it.
 """
 
@@ -47,7 +47,7 @@ TITLE: Final = """\
 # Settings of a run. An edit is applied at the next race; that of a setting marked "restart" when the run is started
 # again. "none" is no value. A schedule is [[frame count, value], ...]."""
 LAST_GOOD: Final = ".last_good"
-"""End of the name of the newest valid copy of a run's settings."""
+"""File name ending for the newest valid copy of a run's settings."""
 WIDTH: Final = 120
 MAPS: Final = "map_cycle"
 _COMMENT: Final[dict[str, Any]] = {"initial_indent": "# ", "subsequent_indent": "# ", "break_long_words": False}
@@ -86,7 +86,7 @@ def _settings_text(settings: Settings, title: str, without: str = "") -> str:
 
 
 def write_settings(file: Path, settings: Settings) -> Path:
-    """Write the settings of a run: not stretched, or with `schedule_stretch` = 1.
+    """Write a run's settings: not stretched, or with `schedule_stretch` = 1.
 
     Raises:
         UserError: if the file cannot be written.
@@ -108,17 +108,17 @@ def _keep_good(file: Path, text: str) -> None:
 
 
 def write_snapshot(config_file: Path, run_folder: Path, overrides: Iterable[str] = ()) -> Path:
-    """Write a configuration, with overrides, as the settings of a run."""
+    """Write a configuration, with overrides, as a run's settings."""
     return write_settings(run_folder / SETTINGS_FILE, load_settings(config_file, overrides, is_stretched=False))
 
 
 def write_changes(file: Path, new: Mapping[str, Any], text: str | None = None) -> None:
-    """Change settings in a run's file to validated values, by name; the rest of its text stays.
+    """Change settings in a run's file to validated values, by name; the other text stays.
 
     Args:
         file: the run's settings.
         new: the settings to change.
-        text: of the file when they were validated; None if nothing else writes it.
+        text: the file's when they were validated; None if nothing else writes it.
 
     Raises:
         UserError: if the file has another text by now.
@@ -135,7 +135,7 @@ def write_changes(file: Path, new: Mapping[str, Any], text: str | None = None) -
 
 
 def _text_of(file: Path) -> str:
-    """Return the text of a file with its line ends. Raise `SettingsError` if it is unreadable."""
+    """Return a file's text with line ends. Raise `SettingsError` if it is unreadable."""
     try:
         return read_bounded(file, loading.LARGEST_FILE_BYTES, SettingsError).decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -145,7 +145,7 @@ def _text_of(file: Path) -> str:
 def edit_setting(
     run_folder: Path, name: str, text: str, check: Callable[[Settings], object] = lambda _: None
 ) -> dict[str, tuple[Any, Any]]:
-    """Change a setting of a run while it trains; return the changes, as `changed_settings` does.
+    """Change a run's setting during training; return the changes, as `changed_settings` does.
 
     The text is as after `--set name=`, or as in settings.toml. `check` raises a `UserError`, such as for a missing map.
 
@@ -225,9 +225,9 @@ def read_snapshot(
     *,
     is_stretched: bool = True,
 ) -> Settings:
-    """Read the settings of a run.
+    """Read a run's settings.
 
-    Parts that the file records by name only are those of the configuration.
+    Parts that the file records by name only are the configuration's.
 
     Raises:
         SettingsError: if the file is missing, lacks a setting, or has a wrong one.
@@ -253,7 +253,7 @@ def _lacking(values: Mapping[str, Any]) -> list[str]:
 # A run that starts or trains.
 
 AUTO_NAME: Final = "auto"
-"""`run_name` of a run that gets a new name at each start."""
+"""`run_name` for a run that gets a new name at each start."""
 
 
 def with_new_name(settings: Settings, overrides: Sequence[str]) -> list[str]:
@@ -264,11 +264,11 @@ def with_new_name(settings: Settings, overrides: Sequence[str]) -> list[str]:
 
 
 Stamp = tuple[int, int, int]
-"""Time of the last change, size and number of a file."""
+"""A file's last change time, size and number."""
 
 
 def stamp_of(file: Path) -> Stamp | None:
-    """Return the stamp of a file; zeros if there is none, None if the disk fails."""
+    """Return a file's stamp; zeros if there is none, None if the disk fails."""
     try:
         status = file.stat()
     except OSError as error:
@@ -277,7 +277,7 @@ def stamp_of(file: Path) -> Stamp | None:
 
 
 class RunConfiguration:
-    """Settings of a run that starts or resumes: those that a command asks for, or its own if it exists.
+    """Settings for a run that starts or resumes: a command's settings, or an existing run's.
 
     Args:
         source: configuration file, or settings.
@@ -342,7 +342,7 @@ class LiveSettings:
         file: the run's settings.toml.
         current: the settings.
         check: raises `UserError` for edited settings such as a missing map.
-        seen: stamp of the file when `current` was read; None to read it again.
+        seen: the file's stamp when `current` was read; None to read it again.
     """
 
     def __init__(
@@ -359,7 +359,7 @@ class LiveSettings:
         self._refused: Stamp | None = None
 
     def refresh(self) -> bool:
-        """Apply an edit of the file; return whether anything changed."""
+        """Apply an edit to the file; return whether anything changed."""
         stamp = stamp_of(self._file)
         if stamp is None or stamp == self._seen:
             return False
@@ -412,7 +412,7 @@ class SettingChange(NamedTuple):
 
 
 def changes_since(stored: Mapping[str, Any], settings: Settings) -> list[SettingChange]:
-    """List the settings that differ from those of a checkpoint's manifest. Names that it lacks have not changed."""
+    """List the settings that differ from a checkpoint's manifest. Names that it lacks have not changed."""
     new = stored_settings(settings)
     changes = (SettingChange(name, stored.get(name, value), value) for name, value in new.items())
     return [change for change in changes if change.old != change.new]
@@ -438,7 +438,7 @@ def _tracks(map_cycle: Any) -> set[str]:
 
 
 def require_accepted(changes: Sequence[SettingChange], accepted: Collection[str], run_folder: Path) -> None:
-    """Raise `UserError` for changes of meaning that are not accepted."""
+    """Raise `UserError` for meaning changes that are not accepted."""
     refused = [change for change in changes_of_meaning(changes) if change.name not in accepted]
     if refused:
         raise UserError(

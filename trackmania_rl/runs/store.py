@@ -1,4 +1,4 @@
-"""Writing checkpoints, at the cost of what is new, and best races: folders that are complete or absent."""
+"""Writing checkpoints, at the cost of new content only, and best races: folders that are complete or absent."""
 
 from __future__ import annotations
 
@@ -43,16 +43,16 @@ from trackmania_rl.runs.snapshot import SETTINGS_FILE, handed_on_text
 from trackmania_rl.settings import Settings
 
 DAMAGED: Final = ".damaged"
-"""Ending of a checkpoint's folder that could not be read when the run resumed."""
+"""Ending for a checkpoint folder that could not be read when the run resumed."""
 NUMBERED: Final = re.compile(r"([0-9]{6,18})(\.damaged)?")
 MANIFEST_ROOM_BYTES: Final = 1 << 18
 FIRST_CHECKPOINT_AFTER_S: Final = 15.0
-"""Time from a new run's first finish to its first checkpoint."""
+"""Time from a new run's first finish to the first checkpoint."""
 
 
 @dataclass(frozen=True)
 class CheckpointFacts:
-    """Fields of a manifest that describe the run."""
+    """Manifest fields that describe the run."""
 
     session: int = 1
     frames: int = 0
@@ -62,17 +62,17 @@ class CheckpointFacts:
 
 
 class CheckpointStore:
-    """Checkpoints of a run, for the one process that writes them."""
+    """A run's checkpoints, for the one process that writes them."""
 
     def __init__(self, run_folder: Path) -> None:
         self._run_folder = run_folder
         self._folder = run_folder / CHECKPOINTS
         self._memory = self._folder / MEMORY_FOLDER
-        self._segments: tuple[Segment, ...] = ()  # hold rows of the ring of this origin
+        self._segments: tuple[Segment, ...] = ()  # hold rows from the ring with this origin
         self._origin: object = None
 
     def continue_from(self, loaded: LoadedCheckpoint, ring: RingBuffer | None) -> None:
-        """Use a checkpoint as the one before the next: its files of rows hold those of the ring, if there is one.
+        """Use a checkpoint as the one before the next: its row files hold the ring's rows, if there is a ring.
 
         Damaged newer ones get another name, so that they are not tried again.
         """
@@ -90,16 +90,16 @@ class CheckpointStore:
         facts: CheckpointFacts = CheckpointFacts(),
         keep: int = 2,
     ) -> Path:
-        """Write a checkpoint and return its folder; if that fails, the others stay as they were.
+        """Write a checkpoint and return the folder; if that fails, the others stay as they were.
 
         Older ones are deleted first if the disk has room for another only without them.
 
         Args:
-            state: nested dicts, lists and tuples of tensors, numbers, texts, booleans and None. The columns of the
-                replay memory are its `RingBuffer`.
+            state: nested dicts, lists and tuples with tensors, numbers, texts, booleans and None. The replay memory's
+                columns are the `RingBuffer`.
             minimum_free_disk_mb: free space that must remain on the disk.
-            facts: fields of the manifest.
-            keep: number of newest ones to keep, beside the one with the best score.
+            facts: manifest fields.
+            keep: how many newest ones to keep, beside the one with the best score.
 
         Raises:
             CheckpointError: if it fails; a `DiskTooFullError` if the disk is too full.
@@ -150,7 +150,7 @@ class CheckpointStore:
 
     @contextlib.contextmanager
     def _whole(self, folder: Path) -> Iterator[Path]:
-        """Yield a temporary folder and rename it at the end. Delete it, and its rows, if that fails."""
+        """Yield a temporary folder and rename it at the end. Delete it, and the rows, if that fails."""
         try:
             with whole_folder(folder, self._folder / f".{folder.name}.{os.getpid()}.tmp") as temporary:
                 yield temporary
@@ -175,10 +175,10 @@ class CheckpointStore:
                 return
 
     def _prune(self, keep: int) -> None:
-        """Delete all but the newest ones and the best one, and rows that none of these names."""
+        """Delete all but the newest ones and the best one, and rows that no kept one names."""
         manifests = find_manifests(self._run_folder)
         scored = [folder for folder, manifest in manifests.items() if manifest.score is not None]
-        best = max(scored, key=lambda folder: manifests[folder].score or (), default=None)  # of equal ones the newest
+        best = max(scored, key=lambda folder: manifests[folder].score or (), default=None)  # if equal, the newest
         stay = {*list(manifests)[:keep], best} - {None}
         oldest = min(int(folder.name) for folder in stay if folder is not None)
         older = [path for path in self._folder.iterdir() if (number := _number_of(path)) and number < oldest]
@@ -195,13 +195,13 @@ class CheckpointStore:
             delete_others(self._memory, _named(find_manifests(self._run_folder)))
 
     def _bytes_of(self, folders: Sequence[Path], manifests: Mapping[Path, Manifest]) -> int:
-        """Return the size that deleting some of the checkpoints frees."""
+        """Return the size that deleting these checkpoints frees."""
         left = {folder: manifest for folder, manifest in manifests.items() if folder not in folders}
         return sum(manifests[folder].n_bytes for folder in folders) + bytes_of_others(self._memory, _named(left))
 
 
 def save_checkpoint(run_folder: Path, state: Mapping[str, Any], minimum_free_disk_mb: int, keep: int = 2) -> Path:
-    """Write a checkpoint of a run that is not training, as `CheckpointStore.save` does."""
+    """Write a checkpoint for a run that is not training, as `CheckpointStore.save` does."""
     return CheckpointStore(run_folder).save(state, minimum_free_disk_mb, keep=keep)
 
 
@@ -249,7 +249,7 @@ def require_disk(folder: Path, needed_bytes: int, minimum_free_disk_mb: int) -> 
 
 
 def state_files(state: Mapping[str, Any]) -> tuple[dict[str, bytes], RingBuffer | None]:
-    """Return the files of a state by name, and the rows of its replay memory, which are in none of them."""
+    """Return a state's files by name, and the replay memory's rows, which are in no file."""
     state = dict(state)
     memory = state.get("replay", {}).get("memory")
     rows = memory["ring"]["columns"] if isinstance(memory, Mapping) and "ring" in memory else None
@@ -266,7 +266,7 @@ def state_files(state: Mapping[str, Any]) -> tuple[dict[str, bytes], RingBuffer 
             weights |= {f"{network}.{name}": tensor for name, tensor in tensors.items()}
     content = io.BytesIO()
     torch.save(_plain(state, "state"), content)
-    # Copies, as safetensors refuses tensors that share their memory.
+    # Copies, as safetensors refuses tensors that share memory.
     weights = {
         name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format) for name, tensor in weights.items()
     }
@@ -274,7 +274,7 @@ def state_files(state: Mapping[str, Any]) -> tuple[dict[str, bytes], RingBuffer 
 
 
 def _plain(value: Any, place: str) -> Any:
-    """Copy a state with its tensors in host memory and without rows. Raise `TypeError` for what cannot be loaded."""
+    """Copy a state with tensors in host memory and without rows. Raise `TypeError` for what cannot be loaded."""
     if isinstance(value, torch.Tensor):
         return value.detach().cpu()
     if isinstance(value, RingBuffer):
@@ -303,7 +303,7 @@ def _write(file: Path, content: bytes) -> FileEntry:
 
 
 def _number_of(path: Path) -> int:
-    """Return the number of a checkpoint, damaged or not, by its name; 0 for another file."""
+    """Return the number in a checkpoint's name, damaged or not; 0 for another file."""
     match = NUMBERED.fullmatch(path.name)
     return int(match[1]) if match else 0
 

@@ -1,1 +1,1 @@
-"""Client side of a game instance: launchers, protocol client and races. No torch."""
+"""Client side for a game instance: launchers, protocol client and races. No torch."""

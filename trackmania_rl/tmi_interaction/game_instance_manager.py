@@ -1,6 +1,6 @@
 """Races on one game instance, which is restarted as needed.
 
-A game that dies, hangs or breaks the protocol is restarted, and its race repeated.
+A game that dies, hangs or breaks the protocol is restarted, and the race repeated.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ MAX_ATTEMPTS: Final = 3
 MOST_MAPS_KEPT: Final = 16
 """Maps in memory (least recently used)."""
 BUSY_PERCENT: Final = 95.0
-"""Load of all cores during a race from which the game's speed is not judged."""
+"""CPU load (all cores) during a race from which on the game's speed is not judged."""
 RACES_AVERAGED: Final = 5
 """Races in the mean speed: one slow race may have loaded a map."""
 
@@ -47,14 +47,14 @@ class GameKeepsFailingError(GameError):
 
 
 class GameInstanceManager:
-    """Player of whole races on one game instance.
+    """Player for whole races on one game instance.
 
     Args:
-        extra: a user's own floats of each state.
+        extra: a user's floats per state.
 
     Attributes:
-        layout: of the observation.
-        game_starts: number of game instances started.
+        layout: the observation's.
+        game_starts: game instances started.
 
     Raises:
         SettingsError: if the observation's settings are inconsistent.
@@ -101,7 +101,7 @@ class GameInstanceManager:
 
         Args:
             map_entry: the map.
-            policy: chooses each action. Its errors end the race and propagate.
+            policy: chooses each action. Policy errors end the race and propagate.
             frames: (n, 1, H, W) uint8 storage, see `Races`.
 
         Returns:
@@ -128,20 +128,20 @@ class GameInstanceManager:
 
     @property
     def newest(self) -> Observation:
-        """Newest state of the current race, as views."""
+        """The current race's newest state, as views."""
         assert self._machine is not None, "no race is under way"
         return self._machine.races.newest(0)
 
     def under_way(self, states: range) -> Race:
-        """Return some states of the current race, see `Games.under_way`."""
+        """Return some states from the current race, see `Games.under_way`."""
         assert self._machine is not None, "no race is under way"
         return self._machine.races.under_way(0, states)
 
     def ensure_running(self) -> RaceMachine:
-        """Return the machine of a running game; start one if there is none, or if it is old or slow.
+        """Return a running game's machine; start one if there is none, or if it is old or slow.
 
-        Old is after `game_reboot_interval_s`, slow is below `game_reboot_below_speed_share` of its best speed. Kept
-        games are restarted only by their keeper.
+        Old is after `game_reboot_interval_s`, slow is below `game_reboot_below_speed_share` of the best speed. Kept
+        games are restarted only by the keeper.
 
         Raises:
             UserError: if the game can't be started.
@@ -218,7 +218,7 @@ class GameInstanceManager:
 
 
 class SpeedWatch:
-    """Speed of a game instance: race time per time spent waiting for it, averaged over the last races."""
+    """A game instance's speed: race time per time spent waiting for it, averaged over the last races."""
 
     def __init__(self) -> None:
         self._races: deque[tuple[float, float]] = deque(maxlen=RACES_AVERAGED)  # (race time, waited) in s
@@ -226,12 +226,12 @@ class SpeedWatch:
 
     @property
     def ratio(self) -> float | None:
-        """Seconds of race per second of waiting; None before `RACES_AVERAGED` races."""
+        """Race seconds per second waited; None before `RACES_AVERAGED` races."""
         race_s, waited_s = (sum(column) for column in zip(*self._races, strict=True)) if self._races else (0.0, 0.0)
         return race_s / waited_s if len(self._races) == RACES_AVERAGED and waited_s > 0 else None
 
     def share_of_best(self) -> float:
-        """Return the ratio as a share of its maximum so far; 1 without a ratio."""
+        """Return the ratio as a share of the maximum so far; 1 without a ratio."""
         ratio = self.ratio
         return 1.0 if ratio is None or self._best == 0 else ratio / self._best
 

@@ -1,6 +1,6 @@
-"""Move the game's replays of personal records aside and back, without deleting or overwriting.
+"""Move the game's personal record replays aside and back, without deleting or overwriting.
 
-The game saves the player's best race on a map as ``Tracks/Replays/Autosaves/{login}_{map}.Replay.gbx`` and shows its
+The game saves the player's best race on a map as ``Tracks/Replays/Autosaves/{login}_{map}.Replay.gbx`` and shows the
 ghost in later races, and thus in the agent's pictures.
 """
 
@@ -14,12 +14,12 @@ from trackmania_rl.errors import UserError
 REPLAYS: Final = Path("Tracks", "Replays")
 AUTOSAVES: Final = "Autosaves"
 HIDDEN: Final = "Autosaves hidden"
-"""Folder of hidden replays, beside `AUTOSAVES`."""
+"""Folder for hidden replays, beside `AUTOSAVES`."""
 REPLAY_SUFFIX: Final = ".replay.gbx"
 
 
 def autosaves_folder(trackmania_base_path: str) -> Path:
-    """Return the game's folder of personal records.
+    """Return the game's personal records folder.
 
     Args:
         trackmania_base_path: the setting.
@@ -47,7 +47,7 @@ def replays_in(folder: Path, name_contains: str = "") -> list[Path]:
 
 
 def hide_records(autosaves: Path, name_contains: str = "") -> list[Path]:
-    """Move replays aside, numbered if their names are taken there. Return their new places.
+    """Move replays aside, numbered if the names are taken there. Return the new places.
 
     Raises:
         UserError: if a file cannot be moved.
@@ -72,7 +72,7 @@ def restore_records(autosaves: Path, name_contains: str = "") -> tuple[list[Path
     """Move hidden replays back, except numbered ones and those whose place is taken.
 
     Returns:
-        New places of the moved files, and the others.
+        The moved files' new places, and the others.
 
     Raises:
         UserError: if a file cannot be moved.

@@ -45,11 +45,11 @@ CONNECT_COMMANDS: Final = (
 )
 CONNECT_SPEED: Final = 1.0
 RACING_SILENCE_S: Final = 30.0
-"""Longest silence of a game in a race, which is a hang. A map takes longer to load."""
+"""Longest silence in a race, beyond which the game hangs. A map takes longer to load."""
 WARM_AFTER_DECISIONS: Final = 20
 """Decisions after which a new game has compiled or loaded what a race needs."""
 START_WITHIN_S: Final = 120.0
-"""Timeout for loading a map and its countdown, wall clock."""
+"""Timeout for loading a map and the countdown, wall clock."""
 CLOCK_TOLERANCE_S: Final = 0.1
 """Allowance for system timeouts that end early."""
 MAX_IGNORED_REPORTS: Final = 1000
@@ -57,12 +57,12 @@ MAX_IGNORED_REPORTS: Final = 1000
 LATEST_FINISH_ACTIONS: Final = 20
 """Longest time from the last decision to a finish, in actions: normally one, but steps may be late."""
 ONLY_RACE: Final = np.zeros(1, dtype=np.int64)
-"""Index of a game's race in arrays of K = 1."""
+"""A game's race index in arrays with K = 1."""
 HEAD_WORDS: Final = HEAD_BYTES // 4
 
 
 def finish_time_ms(state: StateView) -> int:
-    """Return the time of a finish just reached; the clock's if the game has not written it yet."""
+    """Return the time at a finish just reached; the clock's if the game has not written it yet."""
     times_ms = state.checkpoint_times_ms
     return int(times_ms[-1]) if len(times_ms) > 0 and times_ms[-1] >= 0 else state.race_time_ms
 
@@ -75,17 +75,17 @@ def compile_ahead(settings: GameSettings, layout: ObservationLayout, entry: MapE
 
 
 class RaceMachine:
-    """Player of races on one connected game, one action at a time.
+    """Player for races on one connected game, one action at a time.
 
-    After a `GameError` of `reset` or `step` the connection is lost.
+    After a `GameError` in `reset` or `step` the connection is lost.
 
     Args:
         commands_on_connect: console commands beside `CONNECT_COMMANDS`.
 
     Attributes:
         settings: replaceable between races; actions and image must stay the same.
-        races: arrays of the current race, number 0; new for each race.
-        timings: of the current race.
+        races: the current race's arrays, number 0; new for each race.
+        timings: the current race's.
     """
 
     races: Races
@@ -105,21 +105,21 @@ class RaceMachine:
         self._actions = actions_of_game(settings)
         self._heads = np.empty((1, HEAD_WORDS), dtype=np.uint32)
         self._held: GameEvent | None = None
-        self._clock_ms = 0  # race time of the last decision
-        self._seen_row = 0  # of the newest observed state
+        self._clock_ms = 0  # race time at the last decision
+        self._seen_row = 0  # newest observed state
         self._n_decisions = 0  # since the connection
 
     def reset(self, entry: MapEntry, game_map: GameMap, frames: npt.NDArray[np.uint8] | None = None) -> Observation:
-        """Bring the car to the start of a map at race time 0, even during a race.
+        """Bring the car to a map's start at race time 0, even during a race.
 
         Args:
-            entry: of the map cycle.
+            entry: from the map cycle.
             game_map: the map.
             frames: storage, see `Races`.
 
         Raises:
             GameError: if the game is gone, silent or breaks the protocol.
-            UserError: if its plugin lacks inputs that `actions` needs.
+            UserError: if the plugin lacks inputs that `actions` needs.
         """
         self.timings = GameTimings()
         self._transport.limit_silence(START_WITHIN_S)
@@ -134,7 +134,7 @@ class RaceMachine:
         return observation
 
     def step(self, decision: PolicyDecision) -> Observation | Race:
-        """Hold an action until the next decision or the end of the race.
+        """Hold an action until the next decision or the race's end.
 
         Raises:
             GameError: if the game is gone, silent or breaks the protocol.
@@ -182,7 +182,7 @@ class RaceMachine:
         return event.id == MessageId.RUN_STEP and self._transport.is_race_finished()
 
     def _arrive(self, event: GameEvent, clock_ms: int, state: StateView) -> Observation | Race:
-        """Observe a state with a decision due, while its step is held."""
+        """Observe a state with a decision due, while the step is held."""
         self._held = event
         self._clock_ms = clock_ms
         is_cut_off = self._observe(clock_ms, state)
@@ -216,7 +216,7 @@ class RaceMachine:
             is_cut_off: whether the race ends there, so that a finish no longer counts.
 
         Returns:
-            The report of a finish that comes first.
+            The report for a finish that comes first.
         """
         self._transport.rewind_to_current_state()
         self._transport.set_speed(0.0)
@@ -287,9 +287,9 @@ def _state_errors_as_protocol_errors() -> Iterator[None]:
 
 
 class Countdown:
-    """Way of one game's car to race time 0 of a map.
+    """One game car's way to race time 0 on a map.
 
-    A map's first race begins with a countdown. Later races rewind to its end.
+    A map's first race begins with a countdown. Later races rewind to the countdown's end.
     """
 
     def __init__(self, transport: TMInterface, commands_on_connect: tuple[str, ...]) -> None:
@@ -301,15 +301,15 @@ class Countdown:
         self._start_state: bytes | None = None
 
     def reach(self, map_path: str, held: GameEvent | None, settings: GameSettings) -> tuple[GameEvent, bytes]:
-        """Bring the car to the start from any state of the game.
+        """Bring the car to the start from any game state.
 
         Args:
-            map_path: argument of the game's `map` command.
+            map_path: argument for the game's `map` command.
             held: the last race's unanswered report.
             settings: speed, step period.
 
         Returns:
-            The unanswered RUN_STEP report of race time 0, and its state blob.
+            The unanswered RUN_STEP report at race time 0, and the state blob.
         """
         self._is_countdown_expected = self._is_countdown_seen = False
         self._last_time_ms: int | None = None
@@ -337,7 +337,7 @@ class Countdown:
                 self._last_time_ms = event.race_time_ms
                 if state is not None:
                     return event, state
-            elif event.is_finish:  # of an earlier race
+            elif event.is_finish:  # from an earlier race
                 self._transport.prevent_finish()
             self._transport.answer(event)
         raise GameTimeoutError(
@@ -401,7 +401,7 @@ class Countdown:
         elif self._is_countdown_seen:
             log.warning("the step at race time 0 did not come, but one at %d ms; waiting for a new race", race_time_ms)
             self._give_up()
-        # Else a step of the old race: a new map or race takes effect later.
+        # Else a step from the old race: a new map or race takes effect later.
         return None
 
     def _hide_interface(self) -> None:

@@ -36,15 +36,15 @@ LONGEST_RACE_MS: Final = 60 * 60 * 1000
 """Race time at which any race is ended: a script may have inputs weeks later."""
 
 BEGIN_WITHIN_S: Final = 120.0
-"""Timeout for loading a map and its countdown, wall clock."""
+"""Timeout for loading a map and the countdown, wall clock."""
 SILENCE_S: Final = 120.0
-"""Longest silence of the game. A simulated game compiles on first use."""
+"""Longest silence from the game. A simulated game compiles on first use."""
 FULL_SPEED: Final = 1000.0
 
 
 @dataclass(frozen=True)
 class Filming:
-    """Film of a race: a frame at its start and every `interval_ms` of race time.
+    """Race film: a frame at the start and every `interval_ms` of race time.
 
     Attributes:
         size_px: (width, height), 1 to 4096.
@@ -59,11 +59,11 @@ class Filming:
 
 @dataclass(frozen=True)
 class ScriptResult:
-    """Result of a script's race.
+    """A script race's result.
 
     Attributes:
         is_finished: whether the finish was reached.
-        race_time_ms: official finish time, or time of the end.
+        race_time_ms: official finish time, or time at the end.
         checkpoint_times_ms: passed, the finish included.
         inputs: recorded by the game, as a script; None unless requested.
     """
@@ -75,7 +75,7 @@ class ScriptResult:
 
 
 class ScriptPlayer:
-    """Player of input scripts on one game instance, each from the start of a map.
+    """Player for input scripts on one game instance, each from a map's start.
 
     Example::
 
@@ -83,7 +83,7 @@ class ScriptPlayer:
             race = player.play("valley.toml", Path("race.inputs"))
 
     Args:
-        launcher: of the game, which runs inside the `with` block.
+        launcher: the game's, which runs inside the `with` block.
     """
 
     def __init__(self, launcher: GameLauncher) -> None:
@@ -125,8 +125,8 @@ class ScriptPlayer:
             until_ms: race time at which an unfinished race is ended; None for `PATIENCE_MS` after the last input, at
                 most `LONGEST_RACE_MS`.
             on_state: takes each state reported before the finish.
-            speed: game speed, a factor of real time.
-            load_name: argument of the game's `load` command; None for the script's absolute path.
+            speed: game speed, a factor on real time.
+            load_name: argument for the game's `load` command; None for the script's absolute path.
             ask_for_inputs: whether to request the recorded inputs at the end.
             step_ms: race time between reported steps without a film.
 

@@ -1,4 +1,4 @@
-"""Socket client of a game with the TMInterface 2 protocol, its reports and errors.
+"""Socket client for a game with the TMInterface 2 protocol, game reports and errors.
 
 One system call sends many requests and may receive several messages. A state can be requested together with the
 answer to a report: it then arrives with the next report, and an action without a picture costs one exchange instead of
@@ -33,16 +33,16 @@ GOODBYE_TIMEOUT_S: Final = 1.0
 SHORTEST_WAIT_S: Final = 0.01
 """0 means no timeout to the operating system."""
 LONGEST_WAIT_S: Final = 0.5
-"""Longest system call of a wait: Python on Windows handles Ctrl-C only between calls."""
+"""Longest system call in a wait: Python on Windows handles Ctrl-C only between calls."""
 WAITS_MAY_END_EARLY_S: Final = 0.02
 SILENCE_S: Final = 3.0
-"""Interval of `on_silence`."""
+"""Interval for `on_silence`."""
 WAITS_IN_SELECT: Final = sys.platform == "win32"
-"""On Windows a socket is unusable after its own timeout expired."""
+"""On Windows a socket is unusable after its timeout expired."""
 
 
 class GameError(PlainError):
-    """Error of the game or its connection. A new game instance may work."""
+    """Error in the game or the connection. A new game instance may work."""
 
 
 class GameConnectionError(GameError):
@@ -54,19 +54,19 @@ class GameTimeoutError(GameError):
 
 
 class GameProtocolError(GameError):
-    """Violation of the protocol by the game."""
+    """Protocol violation by the game."""
 
 
 @dataclass(frozen=True, slots=True)
 class GameEvent:
-    """Report of the game, which waits for the answer.
+    """Game report, which waits for the answer.
 
     Attributes:
         id: RUN_STEP, CHECKPOINT_COUNT_CHANGED, LAP_COUNT_CHANGED, REQUESTED_FRAME or ON_CONNECT.
-        race_time_ms: of RUN_STEP; negative in the countdown.
+        race_time_ms: for RUN_STEP; negative in the countdown.
         current: passed checkpoints or laps.
         target: all checkpoints (the finish included) or laps.
-        frame: of REQUESTED_FRAME: (H, W, 4) uint8, BGRA. Valid until the next call that has a result.
+        frame: for REQUESTED_FRAME: (H, W, 4) uint8, BGRA. Valid until the next call that has a result.
         state: the state blob, if requested with the previous answer; may be empty outside a race.
     """
 
@@ -90,8 +90,8 @@ class TMInterface:
     `GameError`.
 
     Args:
-        port: of the game, on this machine.
-        timeout_s: longest silence while a message is due, and longest duration of one message.
+        port: the game's, on this machine.
+        timeout_s: longest silence while a message is due, and longest duration for one message.
         on_silence: called every `SILENCE_S` of silence. It must not use this connection.
         connect_within_s: how long a starting game may refuse connections.
 
@@ -121,7 +121,7 @@ class TMInterface:
 
     @property
     def local_port(self) -> int:
-        """Port of this end."""
+        """This end's port."""
         return int(self._socket.getsockname()[1])
 
     def limit_silence(self, within_s: float) -> None:
@@ -164,7 +164,7 @@ class TMInterface:
         return GameEvent(MessageId(raw_id), race_time_ms, current, target, frame, state)
 
     def answer(self, event: GameEvent, then_get_state: bool = False) -> None:
-        """Answer a report and let the game continue; with `then_get_state` the next event carries its state."""
+        """Answer a report and let the game continue; with `then_get_state` the next event carries the state."""
         self._outgoing += messages.pack_id(event.id)
         if then_get_state:
             self._outgoing += messages.pack_id(MessageId.GET_STATE)
@@ -205,7 +205,7 @@ class TMInterface:
         return self._read_block().decode(errors="replace")
 
     def rewind_to_state(self, blob: bytes) -> None:
-        """Restore a state of `get_state`."""
+        """Restore a state from `get_state`."""
         self._outgoing += messages.pack_rewind_to_state(blob)
 
     def rewind_to_current_state(self) -> None:
@@ -213,7 +213,7 @@ class TMInterface:
         self._outgoing += messages.pack_id(MessageId.REWIND_TO_CURRENT_STATE)
 
     def set_speed(self, speed: float) -> None:
-        """Set the speed, as a factor of real time; 0 freezes the physics."""
+        """Set the speed, as a factor on real time; 0 freezes the physics."""
         self._outgoing += messages.pack_set_speed(speed)
 
     def set_step_period(self, period_ms: int) -> None:
@@ -250,7 +250,7 @@ class TMInterface:
         self._outgoing += messages.pack_request_frame(width_px, height_px)
 
     def unrequest_frame(self) -> None:
-        """Cancel the request of a picture."""
+        """Cancel a picture request."""
         self._outgoing += messages.pack_id(MessageId.UNREQUEST_FRAME)
 
     def close(self) -> None:
@@ -283,7 +283,7 @@ class TMInterface:
         return memoryview(self._incoming)[begin : self._begin]
 
     def _receive(self, size: int) -> None:
-        # Earlier views may reference the old buffer, so unread bytes move to its front, or into a larger buffer.
+        # Earlier views may reference the old buffer, so unread bytes move to the front, or into a larger buffer.
         waiting = self._end - self._begin
         if self._begin + size > len(self._incoming):
             rest = bytes(memoryview(self._incoming)[self._begin : self._end])
@@ -292,7 +292,7 @@ class TMInterface:
             self._incoming[:waiting] = rest
             self._begin, self._end = 0, waiting
         buffer = memoryview(self._incoming)
-        deadline_s = None  # of a message in parts
+        deadline_s = None  # for a message in parts
         while self._end - self._begin < size:
             received = self._receive_part(buffer[self._end :])
             if received == 0:
@@ -304,7 +304,7 @@ class TMInterface:
                     raise GameTimeoutError(f"a message of the game at port {self.port} took over {self._timeout_s:g} s")
 
     def _receive_part(self, room: memoryview) -> int:
-        """Wait for data and receive it; return the number of bytes, 0 if closed."""
+        """Wait for data and receive it; return the byte count, 0 if closed."""
         began_s = called_at_s = time.monotonic()
         while True:
             try:
@@ -328,7 +328,7 @@ class TMInterface:
             self._set_socket_timeout(socket.SO_RCVTIMEO, self._wait_s)
 
     def _set_socket_timeout(self, which: int, timeout_s: float) -> None:
-        """Set a timeout of the operating system: Python's own would cost a second system call each time."""
+        """Set an operating system timeout: Python's would cost a second system call each time."""
         if sys.platform == "win32":
             packed = struct.pack("<I", int(timeout_s * 1000))
         else:

@@ -1,4 +1,4 @@
-"""Launchers of the simulated game, the real one, and games kept by another program."""
+"""Launchers for the simulated game, the real one, and games kept by another program."""
 
 import sys
 from pathlib import Path
@@ -13,7 +13,7 @@ from trackmania_rl.tmi_interaction.launchers.tmnf import TmnfLauncher
 def make_launcher(
     game: GameSettings, user: UserSettings, port: int, maps_folder: Path, platform: str = sys.platform
 ) -> GameLauncher:
-    """Return the launcher of one game instance.
+    """Return the launcher for one game instance.
 
     Raises:
         UserError: if the real game does not run on this system.

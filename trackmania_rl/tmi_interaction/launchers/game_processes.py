@@ -1,7 +1,7 @@
-"""Processes of the real game, and a record of game and owner for each port.
+"""Real game processes, and a game and owner record for each port.
 
-The game is seldom the launcher's child (TMLoader, Wine, Lutris), so it is searched after its start. By its record, the
-next start ends a game that outlived its owner.
+The game is seldom the launcher's child (TMLoader, Wine, Lutris), so it is searched after the start. By the record, the
+next start ends a game that outlived the owner.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ LOCK_WITHIN_S: Final = 300.0
 
 
 class ProcessIdentity(NamedTuple):
-    """Number and start time of a process; the number alone is reused."""
+    """A process's number and start time; the number alone is reused."""
 
     pid: int
     created_at_s: float
 
     @classmethod
     def of(cls, process: psutil.Process) -> ProcessIdentity:
-        """Read the identity of a running process."""
+        """Read a running process's identity."""
         return cls(process.pid, process.create_time())
 
     def is_same(self, other: ProcessIdentity) -> bool:
@@ -55,7 +55,7 @@ class ProcessIdentity(NamedTuple):
         return self.pid == other.pid and abs(self.created_at_s - other.created_at_s) < SAME_START_WITHIN_S
 
     def open(self) -> psutil.Process | None:
-        """Return this process; None if it has ended, even if its number is in use again."""
+        """Return this process; None if it has ended, even if the number is in use again."""
         try:
             process = psutil.Process(self.pid)
             is_same = self.is_same(ProcessIdentity.of(process))
@@ -70,7 +70,7 @@ class GameProcess:
 
     identity: ProcessIdentity
     command_line: str = ""  # "" if unreadable
-    mark: str | None = None  # value of `MARK_VARIABLE`; None if absent or unreadable
+    mark: str | None = None  # `MARK_VARIABLE` value; None if absent or unreadable
 
     @property
     def named_port(self) -> int | None:
@@ -105,9 +105,9 @@ def find_started(launch: Launch, games: Iterable[GameProcess]) -> list[GameProce
 
 
 def processes_with(mark: str) -> list[psutil.Process]:
-    """Return the games with a mark, newest last, and what they have started: children, and programs of their folder.
+    """Return the games with a mark, newest last, and what they have started: children, and programs in their folder.
 
-    Wine's own processes inherit the mark of the first game, but serve all.
+    Wine's own processes inherit the first game's mark, but serve all.
     """
     games = [game for game in list_games() if game.mark == mark]
     folders = {folder for game in games if (folder := _folder_of(game.command_line))}
@@ -129,7 +129,7 @@ def processes_with(mark: str) -> list[psutil.Process]:
 
 
 def _folder_of(command_line: str) -> str:
-    r"""Return the folder of a Windows program, such as C:\games of `C:\games\TmForever.exe /option`."""
+    r"""Return a Windows program's folder, such as C:\games for `C:\games\TmForever.exe /option`."""
     found = PROGRAM.match(command_line)
     return found[1].lower() if found else ""
 
@@ -158,7 +158,7 @@ def _read_process(process: psutil.Process) -> GameProcess:
 
 
 class GameRecords:
-    """Records of running games by port, shared by all processes of this user."""
+    """Running games' records by port, shared by all processes of this user."""
 
     def __init__(self, folder: Path | None = None) -> None:
         self._own_folder = folder
@@ -183,23 +183,23 @@ class GameRecords:
             lock.release()
 
     def add(self, port: int, game: ProcessIdentity, mark: str = "") -> None:
-        """Record a game of this process, and the mark of all its processes."""
+        """Record a game owned by this process, and the mark on the game's processes."""
         unfinished = self._folder / f"{port}.unfinished"
         record = {"game": game, "mark": mark, "owner": ProcessIdentity.of(psutil.Process())}
         unfinished.write_text(json.dumps(record))
         os.replace(unfinished, self._file(port))
 
     def remove(self, port: int) -> None:
-        """Remove the record of a port."""
+        """Remove a port's record."""
         self._file(port).unlink(missing_ok=True)
 
     def left_behind(self, port: int) -> psutil.Process | None:
-        """Return the game at a port if it outlived its owner."""
+        """Return the game at a port if it outlived the owner."""
         games, owner = self._read(self._file(port))
         return games[-1] if games and (owner is None or owner.open() is None) else None
 
     def end_left_behind(self, port: int) -> int | None:
-        """End the game that outlived its owner, if any; return its process number."""
+        """End the game that outlived the owner, if any; return the process number."""
         game = self.left_behind(port)
         if game is None:
             return None
@@ -208,7 +208,7 @@ class GameRecords:
         return game.pid
 
     def end_games_of(self, owner_pid: int) -> None:
-        """End every game of a process that may hang or have ended."""
+        """End every game owned by a process that may hang or have ended."""
         games = []
         with contextlib.suppress(UserError):  # without a folder no game was recorded
             for file in self._folder.glob("*.json"):
@@ -222,7 +222,7 @@ class GameRecords:
         return self._folder / f"{port}.json"
 
     def _read(self, file: Path) -> tuple[list[psutil.Process], ProcessIdentity | None]:
-        """Return (processes, owner) of a record, the game last: none if it has ended, no owner if it is unusable."""
+        """Return (processes, owner) from a record, the game last: none if it has ended, no owner if it is unusable."""
         try:
             record = json.loads(file.read_text())
             game = ProcessIdentity(*record["game"]).open()

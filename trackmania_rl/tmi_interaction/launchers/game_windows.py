@@ -1,4 +1,4 @@
-"""Windows of games: a minimised one draws no pictures, and some games wait for the focus.
+"""Game windows: a minimised one draws no pictures, and some games wait for the focus.
 
 Each window system needs a library. Without it, one warning is logged and windows are left alone.
 """
@@ -18,12 +18,12 @@ from trackmania_rl.errors import warn_once
 log = logging.getLogger(__name__)
 
 TITLE_BEGINS: Final = "Track"
-"""Start of both titles: "TrackMania Nations Forever" and "TrackMania Modded"."""
+"""Common start in both titles: "TrackMania Nations Forever" and "TrackMania Modded"."""
 FROM_PAGER: Final = 2
-"""X11 source indication of a user's tool. Applications' focus requests are ignored."""
+"""X11 source indication for a user's tool. Applications' focus requests are ignored."""
 CURRENT_TIME: Final = 0
 ICONIC_STATE: Final = 3
-"""X11 value of the property WM_STATE (ICCCM 4.1.3.1)."""
+"""X11 value for the property WM_STATE (ICCCM 4.1.3.1)."""
 MOST_FOCUS_TRIES: Final = 3
 """Each refused focus taps a key in the user's current window."""
 INSTALL: Final = 'python -m pip install "trackmania-rl[game-window]"'
@@ -34,7 +34,7 @@ class WindowError(Exception):
 
 
 def open_windows(platform: str = sys.platform) -> WindowSystem:
-    """Return the windows of this desktop.
+    """Return the windows on this desktop.
 
     Raises:
         WindowError: if a library or the display is missing, with the remedy.
@@ -48,7 +48,7 @@ def open_windows(platform: str = sys.platform) -> WindowSystem:
 
 
 class GameWindow:
-    """Window of one game process, kept visible and focused once. Errors are logged, as the game may run on."""
+    """One game process's window, kept visible and focused once. Errors are logged, as the game may run on."""
 
     def __init__(self, pid: int, open_system: Callable[[], WindowSystem] = open_windows) -> None:
         self._pid = pid
@@ -96,7 +96,7 @@ class GameWindow:
 
 
 class _Win32Windows:
-    """Windows of Microsoft Windows, through pywin32.
+    """Windows on Microsoft Windows, through pywin32.
 
     Raises:
         ImportError: without pywin32.
@@ -154,7 +154,7 @@ class _Win32Windows:
 
 
 class _X11Windows:
-    """Windows of the X11 display in DISPLAY, through python-xlib and Extended Window Manager Hints 1.5.
+    """Windows on the X11 display in DISPLAY, through python-xlib and Extended Window Manager Hints 1.5.
 
     Raises:
         ImportError: without python-xlib.

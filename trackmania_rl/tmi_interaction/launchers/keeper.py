@@ -1,6 +1,6 @@
 """Keep a game running for collectors that only connect: restart it when it has ended, hangs or is too old.
 
-A game serves one client, so a collector's game cannot be polled. Signs of a fault are: the process has ended; the game
+A game serves one client, so a collector's game cannot be polled. Fault signs are: the process has ended; the game
 keeps a connection whose other end has closed, or an old one while another waits; without a collector, it does not
 greet.
 """
@@ -23,7 +23,7 @@ from trackmania_rl.tmi_interaction.tminterface2 import GameError
 log = logging.getLogger(__name__)
 
 GREET_EVERY_S: Final = 15.0
-"""Interval of greetings without a collector."""
+"""Greeting interval without a collector."""
 COMES_BACK_WITHIN_S: Final = 2.0
 SETTLED_AFTER_S: Final = 60.0
 """A later end does not count as a repeated failure."""
@@ -36,7 +36,7 @@ class Client:
     """One connection to a game, accepted or not.
 
     Attributes:
-        peer_port: port of the other end on this machine: a collector, or SSH for one.
+        peer_port: the other end's port on this machine: a collector, or SSH for one.
         has_left: whether the other end has closed, and the game has not.
     """
 
@@ -62,15 +62,15 @@ def clients_by_port(ports: Collection[int]) -> dict[int, list[Client]]:
 
 @dataclass
 class _Game:
-    """State of the running game."""
+    """The running game's state."""
 
     started_at_s: float
     listens: bool = False
     has_greeted: bool = False
-    heard_at_s: float = 0.0  # its last greeting or race
+    heard_at_s: float = 0.0  # the last greeting or race
     silent_since_s: float | None = None
     error: GameError | None = None
-    first_seen_s: dict[int, float] = field(default_factory=dict)  # of each connection, by its other end's port
+    first_seen_s: dict[int, float] = field(default_factory=dict)  # per connection, by the other end's port
     over_since_s: dict[int, float] = field(default_factory=dict)  # likewise, when it should have closed
 
     def heard(self, now_s: float) -> None:
@@ -78,11 +78,11 @@ class _Game:
 
 
 class GameKeeper:
-    """One game as a `Job` of a `Supervisor`.
+    """One game as a `Job` for a `Supervisor`.
 
     Args:
         max_age_s: age at which the game is restarted even in use.
-        greets_within_s: timeout of a greeting, or for closing a dead connection.
+        greets_within_s: timeout for a greeting, or for closing a dead connection.
         listens_within_s: timeout from a start until the game listens.
         connect: connects to a port; raises `GameError` if no process listens.
 
@@ -142,7 +142,7 @@ class GameKeeper:
         return None
 
     def failure(self, _: float) -> str | None:
-        """Return why the game must be restarted, by the state of `clients`; see `Job`."""
+        """Return why the game must be restarted, from the state of `clients`; see `Job`."""
         assert self._game is not None
         now_s = self._clock()
         if (reason := self._why_not_well(self._game, self.clients, now_s)) is not None:
@@ -164,7 +164,7 @@ class GameKeeper:
             return f"holds on to a connection that was over {self._greets_within_s:g} s ago, so it hangs"
         is_played_on = any(not client.has_left for client in others)
         if is_played_on and (game.has_greeted or not self._launcher.commands_on_connect):
-            # A new game without commands to send may be left to its first collector.
+            # A new game without commands to send may be left to the first collector.
             self._drop_attempt()
             game.heard(now_s)
             if any(now_s - game.first_seen_s[c.peer_port] > FOCUS_AFTER_S for c in others):
@@ -213,7 +213,7 @@ class GameKeeper:
         self._attempt = None
 
     def _keeps_dead_connection(self, game: _Game, clients: Collection[Client], now_s: float) -> bool:
-        """Return whether a connection is open long after its other end left or a later one began to wait."""
+        """Return whether a connection is open long after the other end left or a later one began to wait."""
         game.first_seen_s = {c.peer_port: game.first_seen_s.get(c.peer_port, now_s) for c in clients}
         newest_s = max((game.first_seen_s[c.peer_port] for c in clients if not c.has_left), default=0.0)
         over = [c.peer_port for c in clients if c.has_left or game.first_seen_s[c.peer_port] < newest_s]

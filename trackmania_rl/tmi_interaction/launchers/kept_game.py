@@ -31,7 +31,7 @@ from trackmania_rl.tmi_interaction.tminterface2 import (
 log = logging.getLogger(__name__)
 
 ANSWERS_WITHIN_S: Final = 5.0
-"""Timeout for answers of a game that has greeted."""
+"""Timeout for answers from a game that has greeted."""
 EVENT_WITHIN_S: Final = 0.02
 GREETS_WITHIN_S: Final = 30.0
 """Timeout for a greeting before a new connection is tried."""
@@ -41,10 +41,10 @@ RETRY_AFTER_S: Final = 0.5
 
 @dataclass(frozen=True)
 class Greeting:
-    """First answers of a game.
+    """A game's first answers.
 
     Attributes:
-        version: of this project's plugin or simulated game; 0 for another plugin.
+        version: this project's plugin's or simulated game's; 0 for another plugin.
         is_in_menus: whether no map is loaded.
     """
 
@@ -53,13 +53,13 @@ class Greeting:
 
 
 class GreetingAttempt:
-    """Connection that waits for the game's greeting. The game drops its previous client for it.
+    """Connection that waits for the game's greeting. The game drops the previous client for it.
 
     Args:
-        port: of the game, on this machine.
+        port: the game's, on this machine.
 
     Attributes:
-        local_port: of this end.
+        local_port: this end's.
 
     Raises:
         GameConnectionError: if no process listens.
@@ -88,7 +88,7 @@ class GreetingAttempt:
         for command in commands:
             self._link.command(command)
         greeting = Greeting(self._link.plugin_version(), self._link.is_in_menus())
-        # The game reads the goodbye in place of an answer.
+        # The game reads the goodbye instead of an answer.
         self.close()
         return greeting
 
@@ -113,8 +113,8 @@ class KeptGame(GameLauncher):
     Starting locks the game for this collector. Connecting waits until it greets.
 
     Args:
-        tracks_folder: of the simulated game's tracks; None for the real game, whose maps are on its machine.
-        locks_folder: of the locks, one per game.
+        tracks_folder: the simulated game's; None for the real game, whose maps are on the game's machine.
+        locks_folder: for the locks, one per game.
     """
 
     # No commands_on_connect: the keeper has closed the console and logged in.
@@ -165,13 +165,13 @@ class KeptGame(GameLauncher):
 
 
 def lock_of_kept_game(port: int, folder: Path | None = None) -> FileLock:
-    """Return a collector's lock of the kept game at a port."""
+    """Return a collector's lock on the kept game at a port."""
     file = (folder or user_folder("games")) / f"kept_{port}.lock"
     return FileLock(file, thread_local=False)  # `close` may come from another thread
 
 
 def taken_text(port: int) -> str:
-    """Return the error of a kept game in use by a collector."""
+    """Return the error for a kept game in use by a collector."""
     return (
         f"another collector of this machine plays on the kept game at port {port}: each kept game is for one; keep "
         "more of them, and give this training ports of its own with --set base_tmi_port=N"
@@ -179,7 +179,7 @@ def taken_text(port: int) -> str:
 
 
 def absent_text(port: int, error: GameError) -> str:
-    """Return the error of a port without a kept game."""
+    """Return the error for a port without a kept game."""
     return (
         f"no kept game greets at port {port} ({error}), but games_are_kept = True: run python scripts/keep_games.py "
         f"--ports {port} where the game is and, if that is another machine, ssh -N -R {port}:127.0.0.1:{port} "

@@ -1,4 +1,4 @@
-"""Launchers of game instances: interface, the simulated game's launcher, and free ports."""
+"""Game instance launchers: interface, the simulated game's launcher, and free ports."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class GameLauncher:
     """One game instance as a process. These methods fit a game that another program starts and ends.
 
     Args:
-        port: of the game, on this machine.
+        port: the game's, on this machine.
 
     Attributes:
         commands_on_connect: console commands for each new connection.
@@ -61,10 +61,10 @@ class GameLauncher:
         self.port = port
 
     def check_map(self, map_path: str) -> None:
-        """Raise `UserError` if the game cannot load a map. The game shows such errors only in its console."""
+        """Raise `UserError` if the game cannot load a map. The game shows such errors only in the console."""
 
     def map_argument(self, map_path: str) -> str:
-        """Return a map's argument of the game's `map` command."""
+        """Return a map's argument for the game's `map` command."""
         return map_path
 
     def start(self) -> None:
@@ -72,7 +72,7 @@ class GameLauncher:
 
         Raises:
             UserError: if the port is in use or the program is missing.
-            GameConnectionError: if no process of the game appears.
+            GameConnectionError: if no game process appears.
         """
 
     def is_alive(self) -> bool:
@@ -97,7 +97,7 @@ class GameLauncher:
 
 
 class SimulatedGameLauncher(GameLauncher):
-    """Launcher of `scripts/simulated_game.py`, which ends with the thread (off Linux: process) that started it."""
+    """Launcher for `scripts/simulated_game.py`, which ends with the thread (off Linux: process) that started it."""
 
     def __init__(self, port: int, maps_folder: Path, extra_arguments: tuple[str, ...] = ()) -> None:
         super().__init__(port)
@@ -111,7 +111,7 @@ class SimulatedGameLauncher(GameLauncher):
 
     @property
     def pid(self) -> int | None:
-        """Process number of the game started last."""
+        """Number of the process started last."""
         return self._process.pid if self._process else None
 
     @override
@@ -177,7 +177,7 @@ class RunningGame(GameLauncher):
     """Game started by another program, used and left running.
 
     Args:
-        like: launcher with its port and maps, never started.
+        like: launcher with port and maps, never started.
     """
 
     # No commands_on_connect: the console is closed already, and `toggle_console` would open it.
@@ -238,7 +238,7 @@ def _bind_error(port: int) -> OSError | None:
 
 
 def _listener_text(port: int) -> str:
-    """Name the program at a port: of Wine the game with that port, never the server of all its programs."""
+    """Name the program at a port: for Wine the game with that port, never the server for all Wine programs."""
     for game in list_games():
         if game.named_port == port:
             return f"the game {GAME_NAME} (process {game.identity.pid})"

@@ -1,6 +1,6 @@
-"""TMInterface's folder of plugins, and the installation of this project's plugin.
+"""TMInterface's plugin folder, and this project's plugin installation.
 
-Other plugins have the same file name, and users edit plugins. Any other file of that name is backed up under a name
+Other plugins have the same file name, and users edit plugins. Any other file with that name is backed up under a name
 that TMInterface does not load.
 """
 
@@ -23,7 +23,7 @@ from trackmania_rl.files import replace_patiently
 log = logging.getLogger(__name__)
 
 TMNF_ON_STEAM: Final = "11020"
-"""Steam's number of the game, in names of Proton's folders."""
+"""Steam's number for the game, in Proton's folder names."""
 PLUGIN_NAME: Final = "Python_Link.as"
 PLUGIN_FILE: Final = Path(__file__).resolve().parents[1] / PLUGIN_NAME
 """The shipped plugin."""
@@ -41,7 +41,7 @@ class PluginFileError(UserError):
 
 
 class Outcome(StrEnum):
-    """Result of an installation."""
+    """Installation result."""
 
     INSTALLED = "installed"
     UPDATED = "updated"
@@ -55,7 +55,7 @@ class Installation:
 
     Attributes:
         backup: copy of the previous file; None if there was none or it was left alone.
-        version: of the plugin there now.
+        version: the plugin's there now.
     """
 
     path: Path
@@ -65,7 +65,7 @@ class Installation:
 
 
 def find_plugins_folder(trackmania_base_path: str) -> Path:
-    """Find TMInterface's folder of plugins; make it if only its parent exists.
+    """Find TMInterface's plugin folder; make it if only the parent exists.
 
     Args:
         trackmania_base_path: the game's folder in the user's documents, beside TMInterface's. If empty, the usual

@@ -1,6 +1,6 @@
-"""Launcher of the real game, TrackMania Nations Forever with TMInterface.
+"""Launcher for the real game, TrackMania Nations Forever with TMInterface.
 
-TMLoader starts the game on Windows, a command of the user (Wine, Proton, Lutris) on Linux.
+TMLoader starts the game on Windows, a user's command (Wine, Proton, Lutris) on Linux.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ log = logging.getLogger(__name__)
 FIND_WITHIN_S: Final = 60.0
 """Longest time from the start command until a game process appears."""
 APPEARS_WITHIN_S: Final = 15.0
-"""Longest time from the orderly end of the start command: it may have handed over to Steam or a service."""
+"""Longest time from the start command's orderly end: it may have handed over to Steam or a service."""
 STARTS_AGAIN_WITHIN_S: Final = 2.0
-"""Longest time from the end of a game that starts itself again until its successor appears."""
+"""Longest time from a self-restarting game's end until the successor appears."""
 NOISE: Final = re.compile(r"^[0-9a-f]{4}:(fixme|err|warn|trace):|^\s*$")
-"""Lines of Wine's own messages."""
+"""Wine's message lines."""
 POLL_INTERVAL_S: Final = 0.2
 CHALLENGES: Final = Path("Tracks", "Challenges")
-"""Maps' folder in the game's folder of the user's documents."""
+"""Maps' folder in the game's folder in the user's documents."""
 MOST_SAID_LINES: Final = 5
 MOST_LINE_BYTES: Final = 1000
 PORT_PLACE: Final = "{port}"
@@ -65,10 +65,10 @@ USUAL_TMLOADER: Final = Path("AppData", "Local", "TMLoader", "TMLoader.exe")
 
 
 class TmnfLauncher(GameLauncher):
-    """Launcher of TrackMania Nations Forever with TMInterface.
+    """Launcher for TrackMania Nations Forever with TMInterface.
 
     Args:
-        port: of the game; TMInterface's variable `custom_port`.
+        port: the game's; TMInterface's variable `custom_port`.
     """
 
     def __init__(
@@ -89,13 +89,13 @@ class TmnfLauncher(GameLauncher):
         self._starter: subprocess.Popen[bytes] | None = None
         self._said: deque[str] = deque(maxlen=MOST_SAID_LINES)
         self._launch: Launch | None = None
-        self._is_over = False  # the game has ended, and no other has taken its place
+        self._is_over = False  # the game has ended, and no other has replaced it
         self._game: psutil.Process | None = None
         self._window: GameWindow | None = None
 
     @property
     def pid(self) -> int | None:
-        """Process number of the game started last."""
+        """Number of the game process started last."""
         return self._game.pid if self._game else None
 
     @override
@@ -149,7 +149,7 @@ class TmnfLauncher(GameLauncher):
         return self._game is not None and is_running(self._game)
 
     def _takes_successor(self) -> bool:
-        """Return whether an ended game had started another one in its place, which is the game from now on."""
+        """Return whether an ended game had started a replacement, which is the game from now on."""
         assert self._launch is not None
         deadline_s = time.monotonic() + STARTS_AGAIN_WITHIN_S
         while True:
@@ -178,7 +178,7 @@ class TmnfLauncher(GameLauncher):
 
     @override
     def kill(self) -> None:
-        # The mark finds a successor of the game, and what both have started.
+        # The mark finds the game's successor, and what both have started.
         processes = [] if self._launch is None else processes_with(self._launch.mark)
         processes += [] if self._game is None or self._game in processes else [self._game]
         if self._starter is not None and self._starter.poll() is None:
@@ -195,7 +195,7 @@ class TmnfLauncher(GameLauncher):
     def wait_until_connectable(self, timeout_s: float) -> None:
         deadline_s = time.monotonic() + timeout_s
         while self.is_alive():
-            # Under Wine the socket's owner may be its server process. The port was free at the start.
+            # Under Wine the socket's owner may be Wine's server process. The port was free at the start.
             sockets = psutil.net_connections("tcp")
             if any(one.status == psutil.CONN_LISTEN and one.laddr.port == self.port for one in sockets):
                 return
@@ -224,7 +224,7 @@ class TmnfLauncher(GameLauncher):
                 return process
             exit_code = starter.poll()
             if exit_code and not found:  # a starter that hands over exits with 0
-                time.sleep(POLL_INTERVAL_S)  # its last line is being read
+                time.sleep(POLL_INTERVAL_S)  # the last line is being read
                 raise GameConnectionError(
                     f"the command that starts the game ended with exit code {exit_code}{self._reason()}; run it by "
                     f"hand to see why: {_text(starter.args)}"
@@ -252,7 +252,7 @@ class TmnfLauncher(GameLauncher):
 
 
 def _newest(games: Sequence[GameProcess]) -> psutil.Process | None:
-    """Return the newest of some games that still runs."""
+    """Return the newest game that still runs."""
     for game in sorted(games, key=lambda game: game.identity.created_at_s, reverse=True):
         if (process := game.identity.open()) is not None:
             return process
@@ -308,7 +308,7 @@ def split_game_command(command: str, which: Callable[[str], str | None] = shutil
 
 
 def find_tmloader(user: UserSettings) -> Path:
-    """Return TMLoader's program from the settings or its default place.
+    """Return TMLoader's program from the settings or the default place.
 
     Raises:
         UserError: if it is missing.
@@ -366,7 +366,7 @@ def _run(command: list[str] | str, mark: str) -> tuple[subprocess.Popen[bytes], 
 
 
 def _keep_last_lines(stream: IO[bytes], said: deque[str]) -> None:
-    """Read a stream to its end, as the game must not wait for a reader."""
+    """Read a stream to the end, as the game must not wait for a reader."""
     with stream:
         while line := stream.readline(MOST_LINE_BYTES):
             text = one_line(line.decode(errors="replace"))
