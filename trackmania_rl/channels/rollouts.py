@@ -128,7 +128,6 @@ class RolloutBounds:
 class _Link:
     """Memory and pipes of one collector and the learner; picklable while a process is being spawned."""
 
-    collector: int
     bounds: RolloutBounds
     n_games: int
     memory: BufferWrapper  # all slots
@@ -358,7 +357,6 @@ class Rollouts:
         free, free_in = SPAWN.Pipe(duplex=False)
         turns, turns_in = SPAWN.Pipe(duplex=False)
         link = _Link(
-            collector=collector,
             bounds=self._bounds,
             n_games=self._games_per_collector,
             memory=BufferWrapper(self._n_slots * self._bounds.slot_bytes),

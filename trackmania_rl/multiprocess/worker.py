@@ -145,7 +145,14 @@ class Worker:
         if description is None:
             return
         with tempfile.TemporaryDirectory(prefix="trackmania_rl_worker_") as folder:  # tracks, and state of games
-            self._supervise(self._setup(description, Path(folder)))
+            supervisor = CollectorSupervisor(self._setup(description, Path(folder)))
+            try:
+                supervisor.start()
+                while not self._ends.wait(POLL_S):
+                    supervisor.check()
+            finally:
+                self._stop.value = True
+                supervisor.stop()
 
     def _wait_for_learner(self) -> pb.Description | None:
         """Return the learner's description of its run as soon as it answers; None at the end."""
@@ -203,14 +210,3 @@ class Worker:
             agent=config.agent,
             demonstrations=config.demonstrations,
         )
-
-    def _supervise(self, setup: CollectorSetup) -> None:
-        """Keep the collector running."""
-        supervisor = CollectorSupervisor(setup)
-        try:
-            supervisor.start()
-            while not self._ends.wait(POLL_S):
-                supervisor.check()
-        finally:
-            self._stop.value = True
-            supervisor.stop()
