@@ -49,7 +49,7 @@ PARTS: dict[str, tuple[str, tuple[str, ...]]] = {
     "agent": printed("soft_q_agent"),
     "environment": printed("hovering"),
     "cartpole": ("config_cartpole.py", ()),
-    "pendulum": ("config_pendulum.py", ("batch_size=16",)),
+    "pendulum": ("config_pendulum.py", ("batch_size=16", "sampling=asynchronous")),
     "previous reward": printed("previous_reward"),
     "hook": printed("speed_hook"),
     "rounds": printed("rounds"),
