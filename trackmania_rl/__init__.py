@@ -1,6 +1,6 @@
-"""Reinforcement-learning trainer for TrackMania Nations Forever and for its shipped simulated game.
+"""Reinforcement-learning trainer for TrackMania Nations Forever and the shipped simulated game.
 
-Importing it registers its Gymnasium environments; numba is imported when one is made, torch with `train`.
+Importing it registers the Gymnasium environments; numba is imported when one is made, torch with `train`.
 """
 
 import sys

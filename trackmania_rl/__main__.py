@@ -1,4 +1,4 @@
-"""Commands of an installed package: `trackmania-train` and others, and `python -m trackmania_rl COMMAND`."""
+"""An installed package's commands: `trackmania-train` and others, and `python -m trackmania_rl COMMAND`."""
 
 from __future__ import annotations
 

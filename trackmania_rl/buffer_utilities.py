@@ -1,4 +1,4 @@
-"""The train and test replay buffers, and the collate function that makes mini-races of their transitions."""
+"""The train and test replay buffers, and the collate function that makes mini-races from their transitions."""
 
 from trackmania_rl.experience_replay.mini_races import buffer_collate_function, make_buffers
 

@@ -32,7 +32,7 @@ SHORTEST_TOKEN: Final = 16
 def command(main: Callable[P, int | None]) -> Callable[P, int]:
     """Decorate a command's main function, which returns an exit code or None for 0.
 
-    Print a `PlainError` in one line without a traceback and return its exit code. Print Ctrl-C in one word
+    Print a `PlainError` in one line without a traceback and return the exit code. Print Ctrl-C in one word
     (`INTERRUPTED`). Other errors are bugs and propagate.
     """
 
@@ -69,7 +69,7 @@ def _open_closed_streams() -> None:
 
 
 def discard_output() -> None:
-    """Discard unwritten output, which the interpreter would write at its end."""
+    """Discard unwritten output, which the interpreter would write at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -79,7 +79,7 @@ def end_in_order_when_terminated() -> None:
 
 
 def preset_files(folder: Path) -> dict[str, Path]:
-    """List the configurations of a folder by their short names, config.py, the base of the others, first."""
+    """List a folder's configurations by short name, first config.py, the others' base."""
     others = {file.stem.removeprefix("config_"): file for file in sorted(folder.glob("config_*.py"))}
     return {"default": folder / "config.py"} | others
 
@@ -175,10 +175,10 @@ def add_video_options(parser: argparse.ArgumentParser) -> None:
 
 
 def worker_token(file: Path | None) -> str:
-    """Return the token of workers: a file's text, or `TRACKMANIA_WORKER_TOKEN`; empty for none.
+    """Return the workers' token: a file's text, or `TRACKMANIA_WORKER_TOKEN`; empty for none.
 
     Raises:
-        UserError: if the file cannot be read, or the packages of workers are missing.
+        UserError: if the file cannot be read, or the packages for workers are missing.
     """
     if find_spec("grpc") is None or find_spec("zstandard") is None:
         raise UserError('workers need two more packages: python -m pip install "trackmania-rl[worker]"')
@@ -202,7 +202,7 @@ def is_loopback(host: str) -> bool:
 
 
 def add_connection_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options by which a worker finds its learner: `connect`, `token_file`, `certificate` and `insecure`."""
+    """Add the options by which a worker finds the learner: `connect`, `token_file`, `certificate` and `insecure`."""
     add = parser.add_argument
     add("--connect", metavar="https://HOST:PORT", help="address of train.py --workers")
     add("--token-file", type=Path, metavar="FILE", help=f"holds the learner's token (default: {TOKEN_VARIABLE})")
@@ -226,7 +226,7 @@ png_file = file_ending_in(".png")
 
 
 def new_file(text: str) -> Path:
-    """Parse the name of a file to write, in an existing folder."""
+    """Parse a file name to write, in an existing folder."""
     file = Path(text)
     if file.is_dir() or not file.absolute().parent.is_dir():
         raise argparse.ArgumentTypeError(f"{text!r} is no file in a folder that exists")
@@ -235,7 +235,7 @@ def new_file(text: str) -> Path:
 
 @contextlib.contextmanager
 def writing(file: Path) -> Iterator[None]:
-    """Raise an `OSError` of the body as a `UserError` that names the file."""
+    """Raise an `OSError` from the body as a `UserError` that names the file."""
     try:
         yield
     except OSError as error:

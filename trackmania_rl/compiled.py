@@ -1,4 +1,4 @@
-"""Compilation of inner loops by numba, with a cache that depends on all source files."""
+"""Inner loop compilation by numba, with a cache that depends on all source files."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 _numba_config: Any = numba.config  # settings from the environment, invisible to type checkers
 
 VERSION_DIGITS: Final = 16
-"""Digits of the sources' digest in cache folder names."""
+"""Digits from the sources' digest in cache folder names."""
 KEPT_FOR_S: Final = 86_400.0
 """Age at which another version's cache folder is deleted; branches may alternate."""
 
@@ -36,12 +36,12 @@ def compiler_for(name: str, sources: Iterable[Path]) -> Callable[..., Any]:
     three quarters of the time, without the wrapper for calls from Python, which crash.
 
     The same inputs give the same bytes: no fast-math. Divisions do not check for zero, which doubles the speed. Numba
-    recompiles a cached function if its own file changes, but not its imports: each version of the sources has its own
+    recompiles a cached function if the file changes, but not if imports change: each source version has a separate
     cache.
 
     Args:
         name: first part of the cache folder's name.
-        sources: files of the functions, and of the compiled functions and constants that they use.
+        sources: files with the functions, and with the compiled functions and constants that they use.
     """
     digest = hashlib.sha256()
     for path in sorted(sources):
@@ -74,7 +74,7 @@ def _refused(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _Cache(FunctionCache):
-    """Cache of a function that replaces damaged files, and that a full disk turns off."""
+    """Function cache that replaces damaged files, and that a full disk turns off."""
 
     @override
     def load_overload(self, sig: Any, target_context: Any) -> Any:
@@ -96,7 +96,7 @@ class _Cache(FunctionCache):
 
 
 def _keep_in(folder: Path, compiled: Any) -> None:
-    """Give a function its cache, as numba's option `cache` does; none if the folder cannot be written."""
+    """Give a function a cache, as numba's option `cache` does; none if the folder cannot be written."""
     folder_before = _numba_config.CACHE_DIR
     _numba_config.CACHE_DIR = str(folder)
     try:

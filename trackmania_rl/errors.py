@@ -1,4 +1,4 @@
-"""Errors shown in one line without a traceback, and exit codes of commands."""
+"""Errors shown in one line without a traceback, and command exit codes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import ClassVar
 
 
 class ExitCode(enum.IntEnum):
-    """Exit codes of commands; 74, 75 and 78 are EX_IOERR, EX_TEMPFAIL and EX_CONFIG of sysexits.h."""
+    """Command exit codes; 74, 75 and 78 are EX_IOERR, EX_TEMPFAIL and EX_CONFIG in sysexits.h."""
 
     DONE = 0
     """Success, or orderly stop."""
@@ -19,7 +19,7 @@ class ExitCode(enum.IntEnum):
     MISUSED = 2
     """Unknown option or impossible value."""
     NOT_SAVED = 74
-    """The training ended, but its last checkpoint was not written."""
+    """The training ended, but the last checkpoint was not written."""
     TRY_AGAIN = 75
     """Temporary failure: the same command may succeed later."""
     NEEDS_A_PERSON = 78
@@ -29,13 +29,13 @@ class ExitCode(enum.IntEnum):
 
 
 class PlainError(Exception):
-    """Error that ends a command with one line and its exit code."""
+    """Error that ends a command with one line and an exit code."""
 
     exit_code: ClassVar[ExitCode] = ExitCode.FAILED
 
 
 class UserError(PlainError):
-    """Error that a user can correct. Its one-line text names the thing, the fault and the remedy."""
+    """Error that a user can correct. The one-line text names the thing, the fault and the remedy."""
 
     exit_code: ClassVar[ExitCode] = ExitCode.NEEDS_A_PERSON
 
@@ -47,7 +47,7 @@ class PassingError(UserError):
 
 
 def one_line(text: object, most_characters: int = 300) -> str:
-    """Return the beginning of a text, or of an error's text, in one line."""
+    """Return a text's or error text's beginning, in one line."""
     return " ".join(str(text).split())[:most_characters]
 
 

@@ -1,4 +1,4 @@
-"""Files: durable writes, bounded reads of untrusted files, portable names."""
+"""Files: durable writes, bounded reads from untrusted files, portable names."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def whole_folder(folder: Path, temporary: Path) -> Iterator[Path]:
 
     Args:
         folder: does not exist.
-        temporary: an old folder of this name, of a killed process, is deleted first.
+        temporary: a killed process's old folder with this name is deleted first.
 
     Raises:
         OSError: if it cannot be made or renamed.
@@ -95,11 +95,11 @@ def whole_folder(folder: Path, temporary: Path) -> Iterator[Path]:
 
 
 MOST_NPY_HEADER_BYTES: Final = 1000
-"""Of a `.npy` file; numpy writes 118 for an array of numbers."""
+"""Header limit for a `.npy` file; numpy writes 118 for a number array."""
 
 
 def read_bounded(file: Path, most_bytes: int, error: type[UserError] = UserError) -> bytearray:
-    """Read a regular file of at most `most_bytes`.
+    """Read a regular file with at most `most_bytes`.
 
     Raises:
         UserError: (`error`) if it is missing, not regular, too large or unreadable.
@@ -130,10 +130,10 @@ def read_bounded_text(file: Path, most_bytes: int, error: type[UserError] = User
 
 
 def read_npy(file: Path, most_bytes: int, error: type[UserError] = UserError) -> npt.NDArray[Any]:
-    """Read one array of real numbers written by `numpy.save`: no archive, object or record.
+    """Read one real-number array written by `numpy.save`: no archive, object or record.
 
     Raises:
-        UserError: (`error`) like `read_bounded`, or if it is anything else, or its size contradicts its header.
+        UserError: (`error`) like `read_bounded`, or if it is anything else, or the size contradicts the header.
     """
     content = read_bounded(file, most_bytes, error)
     stream = io.BytesIO(content)
@@ -179,22 +179,22 @@ _WHOLE_PATH: Final = re.compile(r'"(?:[/\\~]|[A-Za-z]:[/\\])(?:[^"\n]*[/\\])?([^
 
 
 def paths_cut(text: str) -> str:
-    """Cut the whole paths in the strings of TOML or JSON to their last part."""
+    """Cut whole paths in TOML or JSON strings to the last part."""
     return _WHOLE_PATH.sub(r'"\1"', text)
 
 
 def without_whole_paths(values: Any, default: Callable[[Any], Any] | None = None) -> Any:
-    """Return values as JSON has them, with the whole paths in their texts cut to the last part.
+    """Return values as JSON has them, with whole paths in texts cut to the last part.
 
     Args:
-        values: of JSON's types.
-        default: converts values of other types, as of `json.dumps`.
+        values: JSON types.
+        default: converts values of other types, as for `json.dumps`.
     """
     return json.loads(paths_cut(json.dumps(values, default=default)))
 
 
 def within(folder: Path, name: str, error: type[UserError] = UserError) -> Path:
-    r"""Return the path of a file named by an untrusted file, with / or \ between its parts.
+    r"""Return the path for a file named by an untrusted file, with / or \ between its parts.
 
     Raises:
         UserError: (`error`) if it is outside the folder, on Linux or Windows.
@@ -208,16 +208,16 @@ def within(folder: Path, name: str, error: type[UserError] = UserError) -> Path:
 
 MOST_LETTERS: Final = 80
 NAME_PATTERN: Final = r"^[A-Za-z0-9][A-Za-z0-9 ._-]*$"
-"""Names of maps and drivers; see also `check_file_name`."""
+"""Map and driver names; see also `check_file_name`."""
 RUN_NAME_PATTERN: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
-"""Names of runs, which are typed into commands."""
+"""Run names, which are typed into commands."""
 FORM: Final = (
     f"write at most {MOST_LETTERS} letters, digits, dots, - and _ that begin with a letter or digit, do not end with a "
     "dot or a blank, and are no device of Windows (nul, con, com1, ...)"
 )
 
 
-@functools.lru_cache(maxsize=256)  # also of each race's map: it takes longer than the rest of a race's values
+@functools.lru_cache(maxsize=256)  # also for each race's map: it takes longer than a race's other values
 def check_file_name(name: str) -> str:
     """Return a name valid for a file on Linux and Windows.
 
@@ -236,7 +236,7 @@ def check_file_name(name: str) -> str:
 
 @functools.lru_cache(maxsize=4096)
 def check_name(name: str) -> str:
-    """Return the name of a figure or column: parts between slashes that are files' names on Linux and Windows.
+    """Return a figure or column name: parts between slashes that are files' names on Linux and Windows.
 
     Raises:
         ValueError: if it is none. The text has no path or control character.

@@ -15,14 +15,14 @@ from trackmania_rl.settings.values import BY_NAME_ONLY
 
 
 def load_part(part: str | NamedPart, setting: str) -> Any:
-    """Import a part and bind its arguments.
+    """Import a part and bind the arguments.
 
-    The search path is Python's, then the folders of loaded configurations, the current folder, the project and its
+    The search path is Python's, then loaded configurations' folders, the current folder, the project and its
     config_files.
 
     Args:
         part: "module:attribute", such as "my_parts:MyNetwork".
-        setting: its name, for errors.
+        setting: setting's name, for errors.
 
     Raises:
         SettingsError: if the module is missing or fails, or lacks the attribute.

@@ -1,6 +1,6 @@
-"""Folders of the project and of the user: configurations, tracks, runs, caches.
+"""Project and user folders: configurations, tracks, runs, caches.
 
-An installed package has configurations, tracks, scripts and examples in its folder `shipped`, and runs in the current
+An installed package has configurations, tracks, scripts and examples in the folder `shipped`, and runs in the current
 folder. Configurations there (`python -m trackmania_rl init`) take precedence.
 """
 
@@ -22,14 +22,14 @@ from trackmania_rl.start import DISTRIBUTION, IS_CHECKOUT
 
 _PACKAGE: Final = Path(__file__).absolute().parent  # links are not resolved
 SHIPPED_FOLDER: Final = _PACKAGE.parent if IS_CHECKOUT else _PACKAGE / "shipped"
-"""Folder of the shipped `config_files`, `drivers`, `maps`, `scripts` and `examples`."""
+"""Folder with the shipped `config_files`, `drivers`, `maps`, `scripts` and `examples`."""
 WORKING_FOLDER: Final = _PACKAGE.parent if IS_CHECKOUT else Path.cwd()
-"""Default folder of runs."""
+"""Default run folder."""
 CONFIG_FILES: Final = "config_files"
 MAPS: Final = "maps"
 
 PROJECT_FOLDER: Final = WORKING_FOLDER if (WORKING_FOLDER / CONFIG_FILES / "config.py").is_file() else SHIPPED_FOLDER
-"""Folder of the configurations, and base of a relative `maps_folder`."""
+"""Configuration folder, and base of a relative `maps_folder`."""
 
 
 def shown_path(path: Path) -> str:

@@ -1,4 +1,4 @@
-"""Running processes, their descendants, and their end. A zombie counts as ended: without an init process it stays."""
+"""Running processes, descendants, and ending them. A zombie counts as ended: without an init process it stays."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from multiprocessing.connection import _ConnectionBase
 
 PipeEnd: TypeAlias = "_ConnectionBase[Any, Any]"
-"""End of a `multiprocessing` pipe: `Connection`, or `PipeConnection` on Windows."""
+"""`multiprocessing` pipe end: `Connection`, or `PipeConnection` on Windows."""
 
 HANG_UP: Final = getattr(signal, "SIGHUP", None)
 OF_THE_TERMINAL: Final = tuple(
     number for number in (signal.SIGINT, getattr(signal, "SIGBREAK", None), HANG_UP) if number is not None
 )
-"""Signals of Ctrl-C, of Ctrl-Break (Windows) and of a closed terminal (elsewhere). They reach all its processes."""
+"""Signals for Ctrl-C, Ctrl-Break (Windows) and a closed terminal (elsewhere). They reach all processes in it."""
 ENDS_WITHIN_S: Final = 5.0
 CHECK_ENDED_EVERY_S: Final = 0.02
 
@@ -60,7 +60,7 @@ def end_processes(processes: Iterable[psutil.Process], within_s: float = ENDS_WI
 def terminal_signals_blocked() -> Iterator[None]:
     """Block the terminal's signals in this thread, and in the processes that it starts (not on Windows).
 
-    They would end a process that still imports its modules with a traceback.
+    They would end a process that still imports modules with a traceback.
     """
     if sys.platform == "win32":
         yield
@@ -75,9 +75,9 @@ def terminal_signals_blocked() -> Iterator[None]:
 
 @contextlib.contextmanager
 def answering(function: Callable[..., object], *arguments: Any) -> Iterator[PipeEnd]:
-    """Call `function(answers, *arguments)` in a process of its own, which is killed at the end of the context.
+    """Call `function(answers, *arguments)` in a separate process, which is killed at the context's end.
 
-    Yields the other end of the pipe `answers`; its `recv` raises `EOFError` if the process has ended.
+    Yields the other end of the pipe `answers`; `recv` there raises `EOFError` if the process has ended.
     """
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe(duplex=False)

@@ -83,12 +83,12 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Stage:
-    """Run of a stage; without the setting `stages`, the whole training.
+    """A stage's run; without the setting `stages`, the whole training.
 
     Attributes:
-        configuration: of the run.
+        configuration: the run's.
         weights_from: run folder, checkpoint or driver file with a new run's first networks; None for random ones.
-        until: limits of the stage.
+        until: the stage's limits.
     """
 
     configuration: RunConfiguration
@@ -109,13 +109,13 @@ def stages_of(
     update_config: bool = False,
     weights_from: Path | None = None,
 ) -> list[Stage]:
-    """List the stages of a training: runs save/{run_name}_{stage}, and save/{run_name} for the last one.
+    """List a training's stages: runs save/{run_name}_{stage}, and save/{run_name} for the last one.
 
-    Each stage but the first begins with the networks of the stage before. Its settings are applied after `overrides`.
-    Arguments as of `train`.
+    Each stage but the first begins with the previous stage's networks. Stage settings are applied after `overrides`.
+    Arguments as for `train`.
 
     Raises:
-        SettingsError: if the settings of a stage cannot be used.
+        SettingsError: if a stage's settings cannot be used.
     """
     whole = RunConfiguration(settings, output_folder, overrides, update_config)
     asked_for = whole.asked_for.run
@@ -153,32 +153,32 @@ def train(
 ) -> TrainingStatistics:
     """Train a run until it is stopped (Ctrl-C, SIGTERM) or a limit is reached; the same call resumes it.
 
-    With the setting `stages`, train one run after the other, see `stages_of`; the limits hold for each of them.
-    Call it in the main thread of a program, below `if __name__ == "__main__"`.
+    With the setting `stages`, train one run after the other, see `stages_of`; the limits hold for each one.
+    Call it in a program's main thread, below `if __name__ == "__main__"`.
 
     Args:
         settings: a configuration file or settings; an existing run keeps its settings.toml.
         overrides: `name=value` texts that replace single settings.
         output_folder: for save/ and tensorboard/.
-        project_folder: base of a relative `maps_folder` and of the files of demonstrations and data sets.
+        project_folder: base of a relative `maps_folder` and of demonstration and data set files.
         update_config: whether `settings` replaces an existing run's.
         weights_from: a run folder, checkpoint or driver file with a new run's first networks.
-        accept_change: names of settings of actions, observation, mini-races, rewards and maps that may differ from the
+        accept_change: names of settings for actions, observation, mini-races, rewards and maps that may differ from the
             run's checkpoint.
         max_wall_s: limit in seconds.
-        max_frames: limit of the run's actions.
-        max_updates: limit of the run's updates.
-        cluster: Ray cluster of the collectors, "auto", HOST:PORT or "local:N"; None for this machine.
+        max_frames: limit on the run's actions.
+        max_updates: limit on the run's updates.
+        cluster: the collectors' Ray cluster, "auto", HOST:PORT or "local:N"; None for this machine.
         workers: where workers on other machines connect; None for none.
         agent: called with settings, spaces and seeds, makes the `AgentBuilder`; picklable, as collectors call it too.
-            This and the next two replace the settings of their names. With `cluster`, a function of a module there.
+            This and the next two replace the settings with these names. With `cluster`, a function of a module there.
         games: called with the settings, makes the `GamesBuilder`; likewise.
         memory: called with settings, spaces and seeds, makes the replay memory.
-        hooks: of the training loop, after the shipped ones and those of the setting `hooks`.
-        view: shows the run; entered by the caller. None for the view of `terminal_view`.
+        hooks: for the training loop, after the shipped ones and those in the setting `hooks`.
+        view: shows the run; entered by the caller. None for the setting `terminal_view`'s view.
 
     Returns:
-        The run's figures; of the stage that was trained last.
+        The run's figures; with stages, the figures for the stage trained last.
 
     Raises:
         UserError: for anything that the caller can correct.
@@ -213,7 +213,7 @@ def train(
 
 @dataclass(frozen=True)
 class _Order:
-    """Arguments of `train` that hold for each stage."""
+    """`train` arguments that hold for each stage."""
 
     project_folder: Path
     accept_change: Collection[str]
@@ -231,7 +231,7 @@ def _train_stage(
     stage: Stage, order: _Order, statistics: TrainingStatistics, should_stop: StopConditions, n_saved_before: int
 ) -> None:
     if n_saved_before:
-        gc.collect()  # the replay memory of the stage before, to which hooks refer
+        gc.collect()  # the previous stage's replay memory, to which hooks refer
     configuration = stage.configuration
     folder = configuration.folder
     with new_run_folder(folder) as begin, contextlib.ExitStack() as closing:
@@ -287,7 +287,7 @@ def _train_stage(
 
 @dataclass(frozen=True)
 class _Parts:
-    """Parts of a run that its settings name."""
+    """Run parts that the settings name."""
 
     maps_folder: Path
     reference_lines_m: dict[str, npt.NDArray[np.float64]]
@@ -380,7 +380,7 @@ def _agent_builder(agent: MakeAgentBuilder, settings: Settings, spaces: Spaces, 
 
 
 class _LogFile(WatchedFileHandler):
-    """Log file that is made again after deletion or rotation; without its folder, records are lost."""
+    """Log file that is made again after deletion or rotation; without the folder, records are lost."""
 
     @override
     def emit(self, record: logging.LogRecord) -> None:
@@ -389,7 +389,7 @@ class _LogFile(WatchedFileHandler):
 
 
 def _log_failed_thread(failed: threading.ExceptHookArgs) -> None:
-    """Log in one line the I/O error that ended a thread of a library, such as tensorboard's writer."""
+    """Log in one line the I/O error that ended a library's thread, such as tensorboard's writer."""
     if isinstance(failed.exc_value, OSError):
         log.error("a thread that writes files has ended: %s", one_line(failed.exc_value))
     else:
@@ -398,10 +398,10 @@ def _log_failed_thread(failed: threading.ExceptHookArgs) -> None:
 
 @contextlib.contextmanager
 def _logging_to(file: Path, run_log: RunLog) -> Iterator[None]:
-    """Log to the run's text file, with dates, and to its run log, including errors of threads and the run's last one.
+    """Log to the run's text file, with dates, and to the run log, including thread errors and the run's last error.
 
     Raises:
-        PassingError: in place of an `OutOfMemoryError`.
+        PassingError: instead of an `OutOfMemoryError`.
     """
     require_regular(file)
     try:

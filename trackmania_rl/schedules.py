@@ -1,6 +1,6 @@
 """Schedules, ((frame count, value), ...) with ascending frame counts from 0, and three interpolations.
 
-A frame is one action of the run. The last value holds. A setting's description names its interpolation.
+A frame is one action of the run. The last value holds. A setting's description names the interpolation.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ ScheduleEntries = Sequence[tuple[int, float]]
 
 
 def staircase(schedule: Sequence[tuple[int, Value]], frame_count: int) -> Value:
-    """Return the value of the last entry reached."""
+    """Return the last reached entry's value."""
     return _segment(schedule, frame_count)[0]
 
 
@@ -35,7 +35,7 @@ def exponential(schedule: ScheduleEntries, frame_count: int) -> float:
 
 
 def _segment(schedule: Sequence[tuple[int, Value]], frame_count: int) -> tuple[Value, Value, float]:
-    """Return the values at both ends of the segment around `frame_count`, and its elapsed share (0..1)."""
+    """Return the values at both ends of the segment around `frame_count`, and the segment's elapsed share (0..1)."""
     index = bisect_right(schedule, frame_count, key=lambda entry: entry[0])
     begin_frame, begin_value = schedule[index - 1]
     if index == len(schedule):

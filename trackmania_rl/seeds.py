@@ -1,4 +1,4 @@
-"""Random streams of a run, spawned from one seed by name."""
+"""A run's random streams, spawned from one seed by name."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MOST_JSON_BYTES: Final = 1 << 20
 
 
 class SeedTree:
-    """Random streams of a run, each spawned from its seed by name, once per tree.
+    """A run's random streams, each spawned from the seed by name, once per tree.
 
     A name's SHA-256 digest is the `spawn_key` of a `numpy.random.SeedSequence`: streams are independent and the same on
     any machine. A restarted process must use a new name, such as `collector-0/restart-1`, or it draws the same numbers
@@ -43,15 +43,15 @@ class SeedTree:
         return np.random.SeedSequence(self.seed, spawn_key=tuple(np.frombuffer(digest, dtype="<u4").tolist()))
 
     def rng(self, name: str) -> np.random.Generator:
-        """Return the stream called `name`; errors as of `sequence`."""
+        """Return the stream called `name`; errors as for `sequence`."""
         return np.random.default_rng(self.sequence(name))
 
     def integer(self, name: str) -> int:
-        """Return a seed for `torch.manual_seed`, from 0 to 2**63 - 1; errors as of `sequence`."""
+        """Return a seed for `torch.manual_seed`, from 0 to 2**63 - 1; errors as for `sequence`."""
         return _integer(self.sequence(name))
 
     def write_json(self, path: Path) -> None:
-        """Write the seed and the integer of each name used."""
+        """Write the seed and each used name's integer."""
         names = sorted(self._spawned)
         record = {"seed": self.seed, "integers": {name: _integer(self._branch(name)) for name in names}}
         write_durably(path, json.dumps(record, indent=2) + "\n")
@@ -61,7 +61,7 @@ def read_seed(path: Path) -> int:
     """Read the seed that `SeedTree.write_json` wrote.
 
     Raises:
-        UserError: if it is no such file, or its names have other integers in this version.
+        UserError: if it is no such file, or the names have other integers in this version.
     """
     try:
         record = parse_json(read_bounded(path, MOST_JSON_BYTES))

@@ -1,4 +1,4 @@
-"""Start of a command in a Python that lacks something: one line that says what to run. Standard library only.
+"""Command start in a Python that lacks something: one line that says what to run. Standard library only.
 
 It must be readable for older Pythons, too.
 """
@@ -25,11 +25,11 @@ IS_COMMAND: Final = (
     or Path(sys.argv[0]).name.startswith("trackmania-")
     or sys.argv[0] == "-m"  # python -m trackmania_rl, whose package is being imported
 )
-"""True in a program of this project, false in others that import it."""
+"""True in this project's programs, false in others that import it."""
 
 
 class UntestedPythonError(ImportError):
-    """The Python is older or newer than those that are tested."""
+    """The Python is older or newer than the tested ones."""
 
 
 def require_tested_python() -> None:
@@ -44,7 +44,7 @@ def require_tested_python() -> None:
 
 
 def remedy(new_python: str = "python3") -> str:
-    """Return the command that gives the packages: activate the environment of this folder, or make it, or install."""
+    """Return the command that gives the packages: activate this folder's environment, or make it, or install."""
     home = PACKAGE.parent / ".venv"
     shown = ".venv" if Path.cwd() == home.parent else str(home)
     is_windows = os.name == "nt"
@@ -58,7 +58,7 @@ def remedy(new_python: str = "python3") -> str:
 
 
 def show_error(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
-    """Show an uncaught error: in one line if this Python or its packages are the reason."""
+    """Show an uncaught error: in one line if this Python or a package is the reason."""
     if isinstance(error, UntestedPythonError):
         print(f"error: {error}", file=sys.stderr)
     elif isinstance(error, ModuleNotFoundError) and _is_imported_here(traceback):
@@ -68,7 +68,7 @@ def show_error(kind: type[BaseException], error: BaseException, traceback: Trace
 
 
 def _is_imported_here(traceback: TracebackType | None) -> bool:
-    """Return whether the last line of a traceback is in the package or its scripts, not in a user's file."""
+    """Return whether a traceback's last line is in the package or scripts, not in a user's file."""
     while traceback is not None and traceback.tb_next is not None:
         traceback = traceback.tb_next
     file = Path("" if traceback is None else traceback.tb_frame.f_code.co_filename).resolve()

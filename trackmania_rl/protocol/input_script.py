@@ -10,7 +10,7 @@ One command per line or between semicolons, ``#`` begins a comment::
 
 All other commands (``0 set speed 30``, ``1.50 toggle_inputs``) are left out, and analog values beyond full are clipped.
 
-A time is the race time of the state in which the input changes; the next tick is the first with the new input.
+A time is the race time at which the input changes; the next tick is the first with the new input.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ PEDAL_PRESSED_FROM: Final = 19661
 
 
 class Input(Enum):
-    """Inputs of a script, with their words."""
+    """Script inputs, with the words for them."""
 
     ACCELERATE = "up"
     BRAKE = "down"
@@ -53,9 +53,9 @@ _ANALOG_INPUTS: Final[tuple[Input, ...]] = (Input.STEER, Input.GAS)
 _ANALOG_VERBS: Final[dict[str, Input]] = {input_.value: input_ for input_ in _ANALOG_INPUTS}
 _KEYS: Final[dict[str, Input]] = {input_.value: input_ for input_ in Input if input_ not in _ANALOG_INPUTS}
 _KEY_STATE_INPUTS: Final[tuple[Input, ...]] = (Input.LEFT, Input.RIGHT, Input.ACCELERATE, Input.BRAKE)
-"""Order of KeyState's fields."""
+"""KeyState's field order."""
 ANALOG_STATE_INPUTS: Final[tuple[Input, ...]] = (Input.STEER, Input.GAS, Input.BRAKE)
-"""Order of AnalogInput's fields."""
+"""AnalogInput's field order."""
 
 _TIME: Final = re.compile(
     r"(?:(?:(?P<hours>\d{1,9}):)?(?P<minutes>\d{1,9}):)?(?P<seconds>\d{1,9})\.(?P<hundredths>\d{1,2})"
@@ -77,10 +77,10 @@ class InputScriptError(UserError, ValueError):
 
 @dataclass(frozen=True, slots=True)
 class InputEvent:
-    """One change of one input.
+    """One change to one input.
 
     Attributes:
-        time_ms: race time of the change, a multiple of TICK_MS.
+        time_ms: race time at the change, a multiple of TICK_MS.
         input: the changed input.
         value: 0 or 1 for a key, -ANALOG_FULL to ANALOG_FULL for steer (positive: right) and gas.
     """
@@ -141,7 +141,7 @@ def write_input_script(events: Iterable[InputEvent]) -> str:
 
 
 def events_of_keys(keys_from: Iterable[tuple[int, KeyState]]) -> list[InputEvent]:
-    """Return the key changes of (time, held keys) pairs, from no key held."""
+    """Return the key changes between (time, held keys) pairs, from no key held."""
     events: list[InputEvent] = []
     held = NO_KEYS
     for time_ms, keys in keys_from:
@@ -151,11 +151,11 @@ def events_of_keys(keys_from: Iterable[tuple[int, KeyState]]) -> list[InputEvent
 
 
 def key_changes(time_ms: int, before: KeyState, after: KeyState) -> list[InputEvent]:
-    """Return the events between two states of the keys."""
+    """Return the events between two key states."""
     return [InputEvent(time_ms, input_, value) for input_, value in _changed_keys(before, after)]
 
 
-@functools.lru_cache(maxsize=1024)  # every race is written as a script of few distinct changes
+@functools.lru_cache(maxsize=1024)  # every race is written as a script with few distinct changes
 def _changed_keys(before: KeyState, after: KeyState) -> tuple[tuple[Input, int], ...]:
     return tuple(
         (input_, int(is_held))

@@ -1,6 +1,6 @@
-"""Message ids, bounds and packing of the TMInterface 2 "Python link" protocol (docs/plugin.rst).
+"""Message ids, bounds and packing for the TMInterface 2 "Python link" protocol (docs/plugin.rst).
 
-Everything is little-endian and unaligned. A message is an int32 id and its payload. Client and simulated game both use
+Everything is little-endian and unaligned. A message is an int32 id and a payload. Client and simulated game both use
 this module.
 """
 
@@ -20,7 +20,7 @@ COUNTDOWN_MS: Final = 2600
 DEFAULT_STEP_PERIOD_MS: Final = 10
 DEFAULT_TIMEOUT_MS: Final = 2000
 MAX_PARTIAL_MESSAGE_MS: Final = 10_000
-"""Longest duration of one message, unless the timeout is shorter."""
+"""Longest duration for one message, unless the timeout is shorter."""
 
 MAX_PAYLOAD_BYTES: Final = 1 << 20
 """Largest blob, command or script."""
@@ -33,13 +33,13 @@ LINK_VERSION_COMMAND: Final = "python_link_version"
 """Console command for our plugin's version, see `link_version`. Other plugins ignore it."""
 _FIRST_LINK_VERSION_BIT: Final = 8
 LINK_VERSION: Final = 3
-"""Version of our plugin and the simulated game."""
+"""Version that our plugin and the simulated game have."""
 ANALOG_LINK_VERSION: Final = 2
 """First version with SET_ANALOG_INPUT."""
 
 
 class MessageId(IntEnum):
-    """Kind of a message: 1 to 5 are the game's and are answered with the bare id; the others are the client's."""
+    """Message kind: 1 to 5 are the game's and are answered with the bare id; the others are the client's."""
 
     RUN_STEP = 1
     CHECKPOINT_COUNT_CHANGED = 2
@@ -91,11 +91,11 @@ class AnalogInput(NamedTuple):
 
 
 HeldInputs = KeyState | AnalogInput
-"""All held inputs. A race uses one of the two forms."""
+"""All held inputs. A race uses one form."""
 
 
 class HasKeys(Protocol):
-    """An object with the four keys, e.g. an action of the settings."""
+    """An object with the four keys, e.g. an action in the settings."""
 
     left: bool
     right: bool
@@ -104,7 +104,7 @@ class HasKeys(Protocol):
 
 
 def key_states(actions: Iterable[HasKeys]) -> list[KeyState]:
-    """Return the keys of some actions."""
+    """Return these actions' keys."""
     return [KeyState(keys.left, keys.right, keys.accelerate, keys.brake) for keys in actions]
 
 
@@ -131,22 +131,22 @@ def pack_id(message_id: MessageId) -> bytes:
 
 
 def pack_run_step(race_time_ms: int) -> bytes:
-    """Pack a report of a physics step; `race_time_ms` is negative in the countdown."""
+    """Pack a physics step report; `race_time_ms` is negative in the countdown."""
     return _ID_INT32.pack(MessageId.RUN_STEP, race_time_ms)
 
 
 def pack_checkpoint_count_changed(current: int, target: int) -> bytes:
-    """Pack a report of passed checkpoints of all laps, the finish included."""
+    """Pack a report on passed checkpoints in all laps, the finish included."""
     return _ID_INT32_PAIR.pack(MessageId.CHECKPOINT_COUNT_CHANGED, current, target)
 
 
 def pack_lap_count_changed(current: int, target: int) -> bytes:
-    """Pack a report of completed laps."""
+    """Pack a report on completed laps."""
     return _ID_INT32_PAIR.pack(MessageId.LAP_COUNT_CHANGED, current, target)
 
 
 def pack_set_speed(speed: float) -> bytes:
-    """Pack the game speed, a factor of real time. 0 freezes the physics, not the rendering."""
+    """Pack the game speed, a factor on real time. 0 freezes the physics, not the rendering."""
     return _ID_FLOAT32.pack(MessageId.SET_SPEED, speed)
 
 
@@ -208,5 +208,5 @@ def pack_in_menus_answer(is_in_menus: bool, version: int) -> bytes:
 
 
 def frame_bytes(width_px: int, height_px: int) -> int:
-    """Return the size of a frame's payload, which has no length prefix."""
+    """Return a frame payload's size, which has no length prefix."""
     return width_px * height_px * FRAME_BYTES_PER_PIXEL

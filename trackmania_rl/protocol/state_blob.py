@@ -1,7 +1,7 @@
 """The game's state blob, read and written by offset with numpy.
 
-A blob is a fixed head (STATE_HEAD_DTYPE), one int32 per checkpoint of a lap, the number of checkpoint times, and a pair
-(time, stunt score) per checkpoint of all laps. Offsets are those of ``tminterface.structs`` 1.0.2, the tests' oracle,
+A blob is a fixed head (STATE_HEAD_DTYPE), one int32 per checkpoint in a lap, the checkpoint time count, and a pair
+(time, stunt score) per checkpoint in all laps. Offsets are from ``tminterface.structs`` 1.0.2, the tests' oracle,
 which is a thousand times slower.
 """
 
@@ -16,22 +16,22 @@ import numpy.typing as npt
 from trackmania_rl.protocol.messages import INT32, MAX_PAYLOAD_BYTES
 
 BLOB_FIXED_BYTES: Final = 8356
-"""Size of a blob without checkpoints."""
+"""Blob size without checkpoints."""
 
 CHECKPOINT_STATE_BYTES: Final = 4
 CHECKPOINT_TIME_BYTES: Final = 8
 NOT_PASSED: Final = -1
-"""Time of a checkpoint not passed yet."""
+"""Time for a checkpoint not passed yet."""
 
 RUN_CONTEXT: Final = 1
 ALL_PARTS_PRESENT: Final = 0xFF
-"""Flags of a complete blob. Without bit 7 the race time reads as 0."""
+"""Flags in a complete blob. Without bit 7 the race time reads as 0."""
 
 EVENT_TIME_ORIGIN_MS: Final = 100_010
-"""Time of an input event minus its script time."""
+"""An input event's time minus the script time."""
 
 PRIVATE_WORDS: Final = 154
-"""Size in 32-bit words of the game's private part."""
+"""The game's private part, size in 32-bit words."""
 
 MATERIAL_ID_MASK: Final = 0xFFFF
 MATERIAL_COUNT: Final = 31
@@ -40,7 +40,7 @@ MATERIAL_COUNT: Final = 31
 class InputSlot(IntEnum):
     """Index in the head's `input_events`: pairs (script time + EVENT_TIME_ORIGIN_MS, data).
 
-    The low 24 bits of the data are the value: 0 or 1 for keys, a negated signed number for STEER and GAS.
+    The data's low 24 bits are the value: 0 or 1 for keys, a negated signed number for STEER and GAS.
     """
 
     RACE_RUNNING = 0
@@ -106,7 +106,7 @@ STATE_HEAD_DTYPE: Final = _dtype(
         "position_m": (724, ("<f4", (3,))),
         "velocity_m_s": (736, ("<f4", (3,))),
         "angular_velocity_rad_s": (760, ("<f4", (3,))),
-        "private": (1032, ("<u4", (PRIVATE_WORDS,))),  # the unnamed rest of the dynamics part
+        "private": (1032, ("<u4", (PRIVATE_WORDS,))),  # the dynamics part's unnamed rest
         "input_gas": (1728, "<f4"),
         "input_brake": (1732, "<f4"),
         "input_steer": (1736, "<f4"),
@@ -140,7 +140,7 @@ STATE_HEAD_DTYPE: Final = _dtype(
         "checkpoint_state_count": (8348, "<i4"),
     },
 )
-"""Fixed head of a blob. Unnamed bytes are zero in the simulated game."""
+"""A blob's fixed head. Unnamed bytes are zero in the simulated game."""
 
 HEAD_BYTES: Final = STATE_HEAD_DTYPE.itemsize
 
@@ -150,12 +150,12 @@ class StateBlobError(ValueError):
 
 
 class CheckpointLayout:
-    """Layout of a blob's checkpoint arrays.
+    """Layout for a blob's checkpoint arrays.
 
     Attributes:
-        state_count: checkpoints of one lap, the finish included.
-        time_count: of all laps, the finish included.
-        times_offset: byte offset of the first (time, stunt score) pair.
+        state_count: checkpoints in one lap, the finish included.
+        time_count: checkpoints in all laps, the finish included.
+        times_offset: byte offset, first (time, stunt score) pair.
     """
 
     __slots__ = ("state_count", "time_count", "times_offset")
@@ -167,12 +167,12 @@ class CheckpointLayout:
 
     @property
     def blob_bytes(self) -> int:
-        """Size of the whole blob."""
+        """Whole blob's size."""
         return self.times_offset + CHECKPOINT_TIME_BYTES * self.time_count
 
     @classmethod
     def of_blob(cls, blob: bytes | bytearray | memoryview) -> CheckpointLayout:
-        """Read a blob's layout. Raise `StateBlobError` if its counts do not match its size."""
+        """Read a blob's layout. Raise `StateBlobError` if the counts do not match the size."""
         size = len(blob)
         if not BLOB_FIXED_BYTES <= size <= MAX_PAYLOAD_BYTES:
             raise StateBlobError(f"state blob of {size} bytes; {BLOB_FIXED_BYTES} to {MAX_PAYLOAD_BYTES} are possible")
@@ -190,10 +190,10 @@ class CheckpointLayout:
 
 
 class StateView:
-    """Named access to a state blob. Arrays share its memory.
+    """Named access to a state blob. Arrays share the blob's memory.
 
     Raises:
-        StateBlobError: if the blob's counts do not match its size.
+        StateBlobError: if the blob's counts do not match the size.
     """
 
     __slots__ = ("_head", "_layout", "blob")
@@ -215,7 +215,7 @@ class StateView:
 
     @property
     def position_m(self) -> npt.NDArray[np.float32]:
-        """(3,) world position of the car's origin."""
+        """(3,) car origin's world position."""
         return self._head["position_m"]
 
     @property
@@ -230,7 +230,7 @@ class StateView:
 
     @property
     def checkpoint_times_ms(self) -> npt.NDArray[np.int32]:
-        """(n,) times of the checkpoints of all laps, the finish last; NOT_PASSED where not passed."""
+        """(n,) checkpoint times in all laps, the finish last; NOT_PASSED where not passed."""
         pairs = np.frombuffer(
             self.blob, "<i4", count=2 * self._layout.time_count, offset=self._layout.times_offset
         ).reshape(-1, 2)
@@ -238,12 +238,12 @@ class StateView:
 
     @property
     def times_passed_ms(self) -> tuple[int, ...]:
-        """Times of the checkpoints passed."""
+        """Passed checkpoints' times."""
         return tuple(time_ms for time_ms in self.checkpoint_times_ms.tolist() if time_ms >= 0)
 
 
 def with_last_checkpoint_time_cleared(blob: bytes | bytearray) -> bytes:
-    """Copy the blob of a finish as an unfinished race. Rewinding to it keeps the game in the race.
+    """Copy a finish's blob as an unfinished race. Rewinding to it keeps the game in the race.
 
     Raises:
         StateBlobError: if the blob is damaged or has no checkpoint time.
@@ -257,7 +257,7 @@ def with_last_checkpoint_time_cleared(blob: bytes | bytearray) -> bytes:
 
 
 def new_state_blob(state_count: int, time_count: int) -> bytearray:
-    """Return a complete blob of zeros without a passed checkpoint; arguments as of `CheckpointLayout`."""
+    """Return a complete all-zero blob without a passed checkpoint; arguments as for `CheckpointLayout`."""
     layout = CheckpointLayout(state_count, time_count)
     blob = bytearray(layout.blob_bytes)
     head = np.frombuffer(blob, STATE_HEAD_DTYPE, count=1)[0]

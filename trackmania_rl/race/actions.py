@@ -1,6 +1,6 @@
 """Actions, and policies, which choose them: the interface between agents and games.
 
-Actions are indices into the configured sets of keys, or analog steer, gas and brake. An analog action is (steer, gas,
+Actions are indices into the configured key sets, or analog steer, gas and brake. An analog action is (steer, gas,
 brake), each -1 to 1. Steer is proportional, from -1 (left) to 1 (right). The game takes the pedals as on or off:
 pressed above 0.
 """
@@ -31,9 +31,9 @@ Action = int | np.int64 | npt.NDArray[np.float32]
 KEYS_OF_AN_ACTION: Final = ("accelerate", "brake", "left", "right")
 ANALOG_PARTS: Final = ("steer", "gas", "brake")
 PARTS_OF_AN_ACTION: Final = {"keys": KEYS_OF_AN_ACTION, "analog": ANALOG_PARTS}
-"""Floats of one previous action in the observation, by the setting `actions`."""
+"""Floats per previous action in the observation, by the setting `actions`."""
 PEDALS_OF_AN_ACTION: Final = {KEYS_OF_AN_ACTION: ("accelerate", "brake"), ANALOG_PARTS: ("gas", "brake")}
-"""The floats of gas and brake among them, above 0 if pressed."""
+"""The gas and brake floats among them, above 0 if pressed."""
 PEDALS: Final = slice(1, 3)
 """Gas and brake in an analog action."""
 FORWARD: Final = (0.0, 1.0, -1.0)
@@ -41,15 +41,15 @@ FORWARD: Final = (0.0, 1.0, -1.0)
 
 
 class KeyActions:
-    """Indices into the sets of keys `inputs`. n actions are an array (n,) int64.
+    """Indices into the key sets `inputs`. n actions are an array (n,) int64.
 
     `AnalogActions` has the same attributes and methods. Both are immutable.
 
     Attributes:
-        shape: of one action.
+        shape: one action's.
         forward: placeholder for the actions before a race's first.
-        parts: names of the floats of one previous action in the observation.
-        n_values: number of values of a decision: one for each index, or 1.
+        parts: float names for one previous action in the observation.
+        n_values: values per decision: one for each index, or 1.
     """
 
     shape: tuple[int, ...] = ()
@@ -64,11 +64,11 @@ class KeyActions:
         self._controls = np.array([controls_of_keys(keys) for keys in self._keys])
 
     def space(self) -> gymnasium.spaces.Discrete:
-        """Return the space of one action."""
+        """Return the space for one action."""
         return gymnasium.spaces.Discrete(self.n_values)
 
     def shown(self, actions: Array | Action) -> npt.NDArray[np.float32]:
-        """Return the observation's floats of actions, (n, len(parts)), or of one action."""
+        """Return the observation's action floats, (n, len(parts)), or one action's."""
         return self._shown[actions]
 
     def presses_gas(self, actions: Array) -> npt.NDArray[np.bool_]:
@@ -84,12 +84,12 @@ class KeyActions:
         return self._controls[actions]
 
     def events(self, times_ms: npt.NDArray[np.int64], actions: Array) -> list[InputEvent]:
-        """Return the changes of inputs by actions that begin at these race times (n,)."""
+        """Return the input changes by actions that begin at these race times (n,)."""
         changes = np.flatnonzero(np.diff(actions, prepend=-1))
         return events_of_keys(zip(times_ms[changes].tolist(), self.held(actions[changes]), strict=True))
 
     def checked(self, actions: npt.ArrayLike, n_games: int | None) -> npt.NDArray[np.int64]:
-        """Return the validated actions of an environment: (n,) int64 or (n, 3) float32.
+        """Return an environment's validated actions: (n,) int64 or (n, 3) float32.
 
         Args:
             actions: array-like.
@@ -172,7 +172,7 @@ def wire_values(actions: Array) -> npt.NDArray[np.int64]:
 
 
 def actions_of_game(game: GameSettings) -> ActionKind:
-    """Return the kind of actions of the setting `actions`."""
+    """Return the kind of actions that the setting `actions` names."""
     return AnalogActions() if game.actions == "analog" else _key_actions(game.inputs, game.action_forward_idx)
 
 
@@ -182,7 +182,7 @@ def _key_actions(inputs: tuple[ActionKeys, ...], forward: int) -> KeyActions:
 
 
 ELAPSED_ACTIONS_FLOAT: Final = 0
-"""Index of the float with the elapsed actions of the mini-race: 0 while playing, set when sampled."""
+"""Index of the float with the mini-race's elapsed actions: 0 while playing, set when sampled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +191,7 @@ class PolicyDecision:
 
     action: Action  #: index into the configured `inputs`, or (D,) float32
     is_greedy: bool
-    #: (A,) expected sum of rewards until the mini-race ends, by action; (1,), of `action`, if continuous
+    #: (A,) expected reward sum until the mini-race ends, by action; (1,), for `action`, if continuous
     q_values: npt.NDArray[np.float32]
     action_log_prob: float = math.nan  #: logarithm of the drawn action's probability or density; NaN without one
 
@@ -211,7 +211,7 @@ class BatchDecision:
 
     @classmethod
     def of_one(cls, decision: PolicyDecision) -> BatchDecision:
-        """Return a batch of one decision."""
+        """Return a batch with one decision."""
         return cls(
             actions=np.array([decision.action]),
             is_greedy=np.array([decision.is_greedy]),
@@ -220,7 +220,7 @@ class BatchDecision:
         )
 
     def rows(self, rows: npt.NDArray[np.bool_]) -> BatchDecision:
-        """Return the decisions in some of the states."""
+        """Return the decisions in these states."""
         log_prob = None if self.action_log_prob is None else self.action_log_prob[rows]
         return BatchDecision(self.actions[rows], self.is_greedy[rows], self.q_values[rows], log_prob)
 

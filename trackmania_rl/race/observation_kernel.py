@@ -1,4 +1,4 @@
-"""Compiled functions that write a state of the game into a race's columns: floats, zone, progress, cut-off."""
+"""Compiled functions that write a game state into a race's columns: floats, zone, progress, cut-off."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _compiled = compiler_for(
 _inner = _compiled(is_inner=True)
 
 ABSENT: Final = -1
-"""Offset of an omitted block."""
+"""Offset for an omitted block."""
 
 N_WHEELS: Final = 4
 
@@ -47,9 +47,9 @@ CAR_COLUMNS: Final = (
     "is_freewheeling",
     "touches_wall",
 )
-"""Columns of `rollout_results["car_gear_and_wheels"]`."""
+"""Columns in `rollout_results["car_gear_and_wheels"]`."""
 
-# First columns of the car's parts; numba compiles them into the kernel.
+# First columns for the car's parts; numba compiles them into the kernel.
 _SLIDING_COLUMN = CAR_COLUMNS.index("wheel_0_is_sliding")
 _GROUND_CONTACT_COLUMN = CAR_COLUMNS.index("wheel_0_has_ground_contact")
 _DAMPER_COLUMN = CAR_COLUMNS.index("wheel_0_damper_absorb_m")
@@ -80,36 +80,36 @@ REASON_OF_VERDICT: Final[dict[int, CutoffReason]] = {
 
 
 class StateColumns(NamedTuple):
-    """A race of T actions: T + 1 states, and T decisions. Arrays of K races have a leading axis K."""
+    """A race with T actions: T + 1 states, and T decisions. Arrays for K races have a leading axis K."""
 
     frames: npt.NDArray[np.uint8]  # (T + 1, 1, H, W); H = W = 0 without an image
     floats: npt.NDArray[np.float32]  # (T + 1, F), see `ObservationLayout`
     car: npt.NDArray[np.float32]  # (T + 1, 22), see `CAR_COLUMNS`
     zone_idx: npt.NDArray[np.int64]  # (T + 1,)
     meters: npt.NDArray[np.float64]  # (T + 1,) along the line
-    race_time_ms: npt.NDArray[np.int64]  # (T + 1,) a multiple of the action's duration except at the finish
+    race_time_ms: npt.NDArray[np.int64]  # (T + 1,) a multiple of the action duration except at the finish
     position_m: npt.NDArray[np.float32]  # (T + 1, 3) world axes
     speed_m_s: npt.NDArray[np.float64]  # (T + 1,)
     actions: npt.NDArray[np.int64]  # (T,) index into `settings.inputs`; or (T, 3) float32, see `race.actions`
     is_greedy: npt.NDArray[np.bool_]  # (T,) whether the action has the highest value
-    q_values: npt.NDArray[np.float32]  # (T, A) values of the actions; (T, 1) of an analog one
+    q_values: npt.NDArray[np.float32]  # (T, A) action values; (T, 1) for an analog one
     action_log_prob: npt.NDArray[np.float32]  # (T,) see `PolicyDecision`
 
 
 class ObserverState(NamedTuple):
-    """State that K races carry from row to row, beside their N rows."""
+    """State that K races carry from row to row, beside the N rows."""
 
     zone_idx: npt.NDArray[np.int64]  # (K,)
     furthest_zone_idx: npt.NDArray[np.int64]  # (K,)
     furthest_m: npt.NDArray[np.float64]  # (K, N) along the line, furthest point until each state
-    window_row: npt.NDArray[np.int64]  # (K,) second result of `judge`
+    window_row: npt.NDArray[np.int64]  # (K,) second result from `judge`
     actions_since_gear_change: npt.NDArray[np.float64]  # (K,)
     previous_actions: npt.NDArray[np.float32]  # (K, n, W), oldest first
     rules: npt.NDArray[np.float64]  # (K, 4), see `cutoff_rules`
 
 
 class FeatureOffsets(NamedTuple):
-    """Index of each block's first float, or `ABSENT`; fields are in the vector's order."""
+    """Each block's first float index, or `ABSENT`; fields are in the vector's order."""
 
     mini_race_time_actions: int
     previous_actions: int
@@ -133,7 +133,7 @@ class FeatureOffsets(NamedTuple):
 
 
 class KernelLayout(NamedTuple):
-    """Parts of an `ObservationLayout` for compiled functions."""
+    """Parts from an `ObservationLayout` for compiled functions."""
 
     at: FeatureOffsets
     n_zone_centers: int
@@ -146,7 +146,7 @@ class KernelLayout(NamedTuple):
 
 
 def cutoff_rules(settings: GameSettings) -> npt.NDArray[np.float64]:
-    """Return the limits of `judge`, (4,): longest race (ms), no progress within (ms), progress (m), most actions."""
+    """Return the limits for `judge`, (4,): longest race (ms), no progress within (ms), progress (m), most actions."""
     return np.array(
         [
             settings.cutoff_race_longer_than_ms,
@@ -165,17 +165,17 @@ def judge(
     window_row: int,
     rules: npt.NDArray[np.float64],
 ) -> tuple[int, int]:
-    """Return whether a race is cut off at its newest state.
+    """Return whether a race is cut off at the newest state.
 
     Args:
         race_times_ms: (N,) ascending.
         furthest_m: (N,) along the line, at the furthest point until each state.
-        row: of the newest state.
+        row: the newest state's.
         window_row: second result at the state before; 0 at the first.
         rules: (4,), see `cutoff_rules`.
 
     Returns:
-        The verdict, and the row of the latest state at least as old as the window (0 without one).
+        The verdict, and the row with the latest state at least as old as the window (0 without one).
     """
     longer_than_ms = rules[0]
     no_progress_within_ms = rules[1]
@@ -192,7 +192,7 @@ def judge(
 
 
 def _word(dtype: np.dtype[np.void], name: str) -> int:
-    """Return the index of a field of the state blob, in 32-bit words."""
+    """Return a state blob field's index, in 32-bit words."""
     assert dtype.fields is not None
     return dtype.fields[name][1] // 4
 
@@ -358,9 +358,9 @@ def observe(
     columns: StateColumns,
     verdicts: npt.NDArray[np.int64],
 ) -> None:
-    """Write the states of some races (n,) on one map into `columns` (without race times), `memory` and `verdicts` (K,).
+    """Write the states for races (n,) on one map into `columns` (without race times), `memory` and `verdicts` (K,).
 
-    `rows` (K,) are the newest states' rows, `heads` (K, words) the heads of the state blobs. A verdict is `judge`'s, or
+    `rows` (K,) are the newest states' rows, `heads` (K, words) the state blob heads. A verdict is `judge`'s, or
     `NOT_FINITE`.
     """
     for i in range(len(races)):

@@ -1,8 +1,8 @@
-"""One race as a value: the arrays of its states and actions, and its facts.
+"""One race as a value: arrays for states and actions, and facts.
 
 Games make it, a collector completes it, channels carry it, the learner rewards it, and the replay memory, hooks, films,
-plots and data sets read it. It may reach the learner in parts (`Fragment`), each with its place in its collector's map
-cycle (`RacePosition`). Checkpoints hold the newest place of each collector (`CollectorProgress`), from which a new
+plots and data sets read it. It may reach the learner in parts (`Fragment`), each with the place in the collector's map
+cycle (`RacePosition`). Checkpoints hold each collector's newest place (`CollectorProgress`), from which a new
 collector process continues.
 """
 
@@ -33,23 +33,23 @@ MOST_CHECKPOINTS: Final = 10_000
 MOST_INPUT_LETTERS: Final = 1 << 24
 
 POINTS: Final = "points"
-"""Unit of `RaceFacts.meters` of an own environment: the sum of rewards."""
+"""Unit of `RaceFacts.meters` in a custom environment: the reward sum."""
 TERMINATED: Final = "terminated"
-"""`RaceFacts.cutoff_reason` of an own environment's episode with a terminal state."""
+"""`RaceFacts.cutoff_reason` for a custom environment's episode with a terminal state."""
 RACE_KINDS: Final = {"explored": "exploration", "evaluated": "evaluation"}
-"""Displayed names of the two kinds of races, by the kinds in the names of figures."""
+"""Displayed names for the two race kinds, by the kinds in figure names."""
 
 
 class RacePosition(BaseModel):
-    """Place of a race in the sequence of its collector."""
+    """A race's place in the collector's sequence."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     number: Count  #: in the whole run, from 0
     place: Count  #: in the map cycle, repeats counted
-    generator: Text = ""  #: `generator_key` of its track, if any
-    generator_number: Count = 0  #: among the races of the generator
-    streams: Mapping[Text, str] = {}  #: states of the collector's random streams
+    generator: Text = ""  #: the track's `generator_key`, if any
+    generator_number: Count = 0  #: among the generator's races
+    streams: Mapping[Text, str] = {}  #: the collector's random stream states
 
 
 class Fragment(NamedTuple):
@@ -60,36 +60,36 @@ class Fragment(NamedTuple):
     n_actions_before: Row  #: actions that an earlier fragment held
     first_row: Row  #: first row needed
     first_transition: Row  #: earlier transitions are in earlier fragments
-    end_transition: Row  #: transitions from this row on come later, with all of their actions
+    end_transition: Row  #: transitions from this row on come later, with all their actions
 
 
 class RaceFacts(BaseModel):
-    """Facts of a race or of a fragment: the schema of the log, of messages and of files.
+    """Facts about a race or fragment: the schema for the log, messages and files.
 
     Attributes:
         map_name: name in the map cycle.
-        track: name of the map's file without its ending, or `TrackRecipe.name`.
+        track: map file name without the ending, or `TrackRecipe.name`.
         is_explo: exploration race, or else evaluation race.
         fill_buffer: the replay memory stores the race.
         is_generated: a generator makes many tracks under this map's name.
-        collector: number of the collector.
-        position: place among the races of the collector; None outside the map cycle.
-        sequence: number among the races of a worker, from 1; 0 on this machine.
+        collector: collector number.
+        position: place among the collector's races; None outside the map cycle.
+        sequence: number among a worker's races, from 1; 0 on this machine.
         fragment: new part; None for a whole race.
         n_actions: T.
-        race_time_ms: time of the finish or of the cut-off.
-        cutoff_reason: reason of the end of an unfinished race.
-        terminated: the last state is terminal: the finish, or the end of an own environment's episode.
-        meters: distance along the reference line to the furthest point; in an own environment the sum of rewards.
-        progress_unit: of `meters`, "m" or "points".
+        race_time_ms: time at the finish or cut-off.
+        cutoff_reason: why an unfinished race ended.
+        terminated: the last state is terminal: the finish, or the end of a custom environment's episode.
+        meters: distance along the reference line to the furthest point; in a custom environment the reward sum.
+        progress_unit: for `meters`, "m" or "points".
         furthest_zone_idx: furthest virtual checkpoint.
-        checkpoint_times_ms: race times at the checkpoints of all laps, the finish included.
-        first_value: highest value of the first state; None from an agent without values.
-        weights_age_s: age of the weights at the end of the race; None without weights.
+        checkpoint_times_ms: race times at the checkpoints in all laps, the finish included.
+        first_value: the first state's highest value; None from an agent without values.
+        weights_age_s: weights' age at the race's end; None without weights.
         timings_ms: wall-clock time per action by activity.
-        figures: further numbers of an own part, for the loggers.
+        figures: further numbers from a user's part, for the loggers.
         inputs: input script; empty without one.
-        waited_s: mean time that the collector's games waited for room since its last race.
+        waited_s: mean time that the collector's games waited for room since the last race.
         elapsed_s: time since the collector's last race.
     """
 
@@ -126,7 +126,7 @@ class RaceFacts(BaseModel):
 
     @classmethod
     def of_entry(cls, entry: MapEntry, **others: Any) -> RaceFacts:
-        """Return the facts of a race on an entry of the map cycle."""
+        """Return the facts for a race on a map cycle entry."""
         return cls(
             map_name=entry.map_name,
             track=Path(entry.map_path.replace("\\", "/")).stem,  # Windows paths, too
@@ -141,27 +141,27 @@ class RaceFacts(BaseModel):
 
     @property
     def kind(self) -> str:
-        """`explored` or `evaluated`, as in the names of figures."""
+        """`explored` or `evaluated`, as in figure names."""
         return "explored" if self.is_explo else "evaluated"
 
     @property
     def counts(self) -> bool:
-        """True if the race is a result of the agent."""
+        """True if the race is the agent's result."""
         return not self.is_demonstration
 
     @property
     def is_of_environment(self) -> bool:
-        """True if this is an episode of an own environment."""
+        """True if this is a custom environment's episode."""
         return self.progress_unit == POINTS
 
     @property
     def is_under_way(self) -> bool:
-        """True for a fragment of a race that continues."""
+        """True for a fragment from a race that continues."""
         return self.fragment is not None and not self.fragment.is_last
 
     @property
     def new(self) -> Fragment:
-        """Part of the race that no earlier fragment held."""
+        """The part that no earlier fragment held."""
         return self.fragment or Fragment(True, 0, 0, 0, 0, self.n_actions)
 
     @property
@@ -170,7 +170,7 @@ class RaceFacts(BaseModel):
         return tuple(np.diff(self.checkpoint_times_ms, prepend=0).tolist())
 
     def numbers(self) -> dict[str, float]:
-        """Return the figures of a race besides its time and distance, for the loggers."""
+        """Return the race's figures besides time and distance, for the loggers."""
         named = {
             "mean_speed_m_s": self.mean_speed_m_s,
             "fraction_greedy": self.fraction_greedy,
@@ -183,7 +183,7 @@ class RaceFacts(BaseModel):
 
 
 def highest_value(q_values: npt.NDArray[np.float32]) -> float | None:
-    """Return the highest value (A,) of a state; None from an agent without values."""
+    """Return the highest among a state's values (A,); None from an agent without values."""
     value = float(q_values.max())
     return value if math.isfinite(value) else None
 
@@ -210,14 +210,14 @@ class Race:
     ``rewards``                            (T,) float32                of an own environment, in place of metres
     ====================================== =========================== ================================================
 
-    Own environments have the columns from ``frames`` to ``action_log_prob``, ``rewards`` and ``info_{name}``. The last
+    Custom environments have columns from ``frames`` to ``action_log_prob``, ``rewards`` and ``info_{name}``. The last
     frame of a finished race repeats the one before, as a game behind a socket gives none at the finish.
 
     Attributes:
         columns: arrays by name; read-only and valid until `release` in the learner.
         facts: everything else.
-        rewards: (T,) float32 of the actions, once the learner has rewarded the race.
-        potentials: (T + 1,) float32 shaping potential of each state, likewise.
+        rewards: (T,) float32 per action, once the learner has rewarded the race.
+        potentials: (T + 1,) float32 each state's shaping potential, likewise.
         give_back: called once by `release`, to free the arrays' memory.
     """
 
@@ -229,7 +229,7 @@ class Race:
 
     @classmethod
     def of_rollout(cls, rollout_results: Mapping[str, Any], end_race_stats: Mapping[str, Any]) -> Race:
-        """Return the race of which both dictionaries were made."""
+        """Return the race from which both dictionaries were made."""
         columns = {name: column for name, column in rollout_results.items() if isinstance(column, np.ndarray)}
         return cls(columns, RaceFacts(**end_race_stats))
 
@@ -239,14 +239,14 @@ class Race:
         return len(self.columns["actions"])
 
     def rollout_results(self) -> dict[str, Any]:
-        """Return the columns with `furthest_zone_idx`, and `race_time` (ms) of a finished race, as one dictionary."""
+        """Return the columns with `furthest_zone_idx`, and `race_time` (ms) if finished, as one dictionary."""
         results: dict[str, Any] = {**self.columns, "furthest_zone_idx": self.facts.furthest_zone_idx}
         if self.facts.race_finished:
             results["race_time"] = self.facts.race_time_ms
         return results
 
     def end_race_stats(self) -> dict[str, Any]:
-        """Return the facts as a dictionary of plain values."""
+        """Return the facts as a dictionary with plain values."""
         return self.facts.model_dump()
 
     def copy(self, *, with_frames: bool = True) -> Race:
@@ -293,7 +293,7 @@ class CollectorProgress:
     streams: Mapping[str, str] = field(default_factory=dict)
 
     def after(self, race: RacePosition) -> CollectorProgress:
-        """Return the progress after a race; races of several games may arrive out of order."""
+        """Return the progress after a race; races from several games may arrive out of order."""
         is_newest = race.number >= self.n_races
         of_generators = dict(self.of_generators)
         if race.generator:
@@ -311,7 +311,7 @@ class CollectorProgress:
 
     @classmethod
     def of_state(cls, state: Mapping[str, Any]) -> CollectorProgress:
-        """Load the result of `state_dict`.
+        """Load what `state_dict` returned.
 
         Raises:
             KeyError or ValueError: if it is malformed.
@@ -323,10 +323,10 @@ class CollectorProgress:
 
 
 class CollectorsProgress(dict[int, CollectorProgress]):
-    """Progress of each collector by its number, for restarts of collectors and in checkpoints."""
+    """Each collector's progress by number, for collector restarts and checkpoints."""
 
     def add(self, facts: RaceFacts) -> None:
-        """Note the position of a race or fragment. A demonstration has none."""
+        """Note a race's or fragment's position. A demonstration has none."""
         if facts.position is not None:
             before = self.get(facts.collector, CollectorProgress())
             self[facts.collector] = before.after(facts.position)

@@ -1,4 +1,4 @@
-"""Arrays of K races in progress, and the race values made of them.
+"""Arrays for K races in progress, and the race values made from them.
 
 Games in this process share one `Races`; behind sockets each has one (K = 1).
 """
@@ -36,16 +36,16 @@ from trackmania_rl.race.zones import VirtualCheckpoints
 from trackmania_rl.settings import RANGE_FINDER, GameSettings, MapEntry
 
 RaceIds = npt.NDArray[np.int64]
-"""(n,) distinct numbers of races."""
+"""(n,) distinct race numbers."""
 Draw = Callable[[RaceIds, npt.NDArray[np.uint8], npt.NDArray[np.int64]], object]
-"""Draws the newest pictures of some races (n,) into pictures (K, R, H, W), each at the row (K,) of its race."""
+"""Draws the newest pictures for races (n,) into pictures (K, R, H, W), each at the race's row (K,)."""
 
 DECISION_COLUMNS: Final = ("actions", "is_greedy", "q_values", "action_log_prob")
 """Columns without a row for the race's last state."""
 
 
 class Observation(NamedTuple):
-    """One state of a race; shapes as in `StateColumns`."""
+    """One race state; shapes as in `StateColumns`."""
 
     frame: npt.NDArray[np.uint8]  #: (1, H, W)
     floats: npt.NDArray[np.float32]
@@ -59,7 +59,7 @@ class Observation(NamedTuple):
 
 @dataclass
 class GameTimings:
-    """Wall-clock time of a race in seconds, by activity."""
+    """A race's wall-clock time in seconds, by activity."""
 
     wait_game_s: float = 0.0
     answer_game_s: float = 0.0
@@ -68,15 +68,15 @@ class GameTimings:
 
 
 class Races:
-    """Arrays of K races.
+    """Arrays for K races.
 
     Args:
-        frames: (n, 1, H, W) uint8 storage for the frames of a single race, if large enough.
+        frames: (n, 1, H, W) uint8 storage for a single race's frames, if large enough.
 
     Attributes:
-        columns: (K, N, ...) each; N is the number of states of the longest race.
-        rows: (K,) int64, row of each race's newest state, equal to the number of actions before it.
-        verdicts: (K,) int64, of `observe` on the newest state.
+        columns: (K, N, ...) each; N is the longest race's state count.
+        rows: (K,) int64, each race's newest state's row, equal to the action count before it.
+        verdicts: (K,) int64, from `observe` on the newest state.
 
     Raises:
         ValueError: if the layout is for other actions.
@@ -133,7 +133,7 @@ class Races:
     def begin(
         self, race: int, entry: MapEntry, zones: VirtualCheckpoints, road: KnownRoad | None, game: GameSettings
     ) -> None:
-        """Begin a race on a map with the cut-offs of `game`; `observe` its first state next."""
+        """Begin a race on a map with the cut-offs in `game`; `observe` the first state next."""
         if road is None and self.layout.needs_road:
             raise ValueError("the observation needs the map's road")
         self._entries[race] = entry
@@ -155,7 +155,7 @@ class Races:
         q_values: npt.NDArray[np.float32],
         action_log_prob: npt.NDArray[np.float32] | float | None = None,
     ) -> None:
-        """Record a `BatchDecision` in the newest states of some races, or a `PolicyDecision` in one."""
+        """Record a `BatchDecision` in some races' newest states, or a `PolicyDecision` in one."""
         if q_values.shape[-1] != self.columns.q_values.shape[-1]:  # a user's own policy may return another number
             values = np.zeros((*self.columns.q_values.shape[:2], q_values.shape[-1]), dtype=np.float32)
             self.columns = self.columns._replace(q_values=values)
@@ -173,12 +173,12 @@ class Races:
     def observe(
         self, races: RaceIds, race_times_ms: int | npt.NDArray[np.int64], heads: npt.NDArray[np.uint32]
     ) -> None:
-        """Write the newest states and verdicts of some races.
+        """Write these races' newest states and verdicts.
 
         Args:
             races: (n,).
             race_times_ms: (n,), or one for all.
-            heads: (K, words) heads of the state blobs.
+            heads: (K, words) state blob heads.
         """
         self.columns.race_time_ms[races, self.rows[races]] = race_times_ms
         for places in self.by_map(races):
@@ -204,15 +204,15 @@ class Races:
         is_finished: npt.NDArray[np.bool_],
         draw: Draw | None,
     ) -> npt.NDArray[np.int64]:
-        """Record the decisions of some races (n,), and write the states that they led to.
+        """Record decisions for races (n,), and write the states that they led to.
 
         Args:
             races: (n,).
-            decision: of these races.
-            heads: (K, words) heads of the state blobs.
+            decision: for these races.
+            heads: (K, words) state blob heads.
             is_due: (n,) whether the state is one action later; else the finish came before.
             is_finished: (n,) whether the car has passed the finish.
-            draw: draws the pictures of the states; None without pictures.
+            draw: draws the states' pictures; None without pictures.
 
         Returns:
             (n,) verdicts. A cut-off at a decision precedes a finish at the same time.
@@ -226,14 +226,14 @@ class Races:
         return verdicts
 
     def complete(self, races: RaceIds, drawn: RaceIds, draw: Draw | None) -> None:
-        """Add pictures, those of `drawn` only, and the user's own floats to the newest states of some races."""
+        """Add pictures (only for `drawn`) and the user's floats to these races' newest states."""
         if draw is not None and len(drawn) > 0:
             draw(drawn, *self.pictures())
             self.process_pictures(drawn)
         self.add_extra_floats(races)
 
     def by_map(self, races: RaceIds) -> list[Any]:
-        """Return indices of some races (n,), one index for the races on each map."""
+        """Return indices into races (n,), one index per map."""
         numbers = self._map_numbers[races]
         if (numbers == numbers[0]).all():
             return [slice(None)]
@@ -260,7 +260,7 @@ class Races:
         )
 
     def pictures(self) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
-        """Return the destination of the newest pictures, (K, R, H, W), and the row (K,) of each."""
+        """Return the destination for the newest pictures, (K, R, H, W), and each picture's row (K,)."""
         if self._game.has_image:
             return self.columns.frames[:, :, 0], self.rows
         return self._unseen_pictures, np.zeros_like(self.rows)
@@ -277,7 +277,7 @@ class Races:
             pictures[at] = self.layout.changes.images(pictures[at])
 
     def add_extra_floats(self, races: RaceIds) -> None:
-        """Compute the user's own floats of the newest states, after states and pictures."""
+        """Compute the user's floats for the newest states, after states and pictures."""
         extra_floats = self.layout.changes.extra_floats
         end = self.layout.n_row_floats
         if extra_floats is not None:
@@ -287,13 +287,13 @@ class Races:
             self.columns.floats[at] = floats
 
     def broken_blocks(self, race: int) -> str:
-        """Return the names of non-finite blocks in a race's newest state."""
+        """Return the non-finite blocks' names in a race's newest state."""
         floats = self.columns.floats[race, self.rows[race]]
         broken = [block.name for block in self.layout.row_blocks if not np.isfinite(floats[block.slice]).all()]
         return ", ".join(broken) or "the car's place or motion"
 
     def cut_off(self, race: int, checkpoint_times_ms: tuple[int, ...], timings: GameTimings) -> Race:
-        """Return a race that ends in its newest state for the reason in its verdict; see `_ended`."""
+        """Return a race that ends in the newest state for the reason in the verdict; see `_ended`."""
         row = self.rows[race]
         return self._ended(
             race,
@@ -306,7 +306,7 @@ class Races:
         )
 
     def finish(self, race: int, race_time_ms: int, checkpoint_times_ms: tuple[int, ...], timings: GameTimings) -> Race:
-        """Return a race that ends in its newest state, the finish; see `_ended`. Drop a decision at that time."""
+        """Return a race that ends in the newest state, the finish; see `_ended`. Drop a decision at that time."""
         columns = self.columns
         row = self.rows[race]
         columns.race_time_ms[race, row] = race_time_ms
@@ -331,7 +331,7 @@ class Races:
         self._copy_state(race, self.rows[race] - 1, self.rows[race])
 
     def under_way(self, race: int, states: range) -> Race:
-        """Return some states of a race under way and the actions between them, as views of the columns."""
+        """Return some states from a race under way and the actions between them, as views of the columns."""
         columns = self._of_race(race, states)
         facts = RaceFacts.of_entry(
             self._entries[race], n_actions=len(columns.actions), furthest_zone_idx=int(columns.zone_idx.max())
@@ -379,7 +379,7 @@ class Races:
         return Race(self._race_columns(columns), facts)
 
     def _race_columns(self, columns: StateColumns) -> dict[str, npt.NDArray[Any]]:
-        """Return columns by the names of `Race`."""
+        """Return columns by `Race`'s names."""
         return {
             "frames": columns.frames,
             "state_float": columns.floats,

@@ -1,4 +1,4 @@
-"""Rewards of a race's actions and shaping potentials of its states."""
+"""Rewards for a race's actions and shaping potentials for the states."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from trackmania_rl.settings import Settings
 
 Array = npt.NDArray[Any]
 States = npt.NDArray[np.float32]
-"""(n, F) floats of states, not normalized."""
+"""(n, F) state floats, not normalized."""
 
 LEFT, FORWARD = 0, 2
-"""Axes of a vector in the car's frame: x points left, y up, z forward."""
+"""Vector axes in the car's frame: x points left, y up, z forward."""
 CURRENT_CENTER = slice(0, 3)
 NEXT_CENTER = slice(3, 6)
-"""First zone centres of the observation, x, y, z each."""
+"""First zone centres in the observation, x, y, z each."""
 
 SHAPED_DISTANCE_M = (2.0, 25.0)
 ENGINEERED_DISTANCE_M = (5.0, 25.0)
-"""Bounds of the distance to the zone's centre in potential and reward."""
+"""Bounds for the distance to the zone's centre in potential and reward."""
 NEOSLIDE_SIDEWAYS_SPEED_M_S = 2.0
-"""Minimum sideways speed of a slide."""
+"""Minimum sideways speed in a slide."""
 
 SPEEDSLIDE_FORWARD_SPEEDS_M_S = np.array([0, 100, 200, 300, 400, 500]) / 3.6
 SPEEDSLIDE_SIDEWAYS_SPEEDS_M_S = np.array([8.0, 8.0, 7.5, 6.7, 6.0, 5.5])
@@ -41,23 +41,23 @@ S is the side friction limit, 80 m/s^2, falling to 55 at 500 km/h."""
 
 
 class Rewarded(NamedTuple):
-    """Result of the part `reward` for a race of T actions."""
+    """Result from the part `reward` for a race with T actions."""
 
     rewards: npt.NDArray[np.float32]  #: (T,)
-    potentials: npt.NDArray[np.float32]  #: (T + 1,) shaping potential of each state
+    potentials: npt.NDArray[np.float32]  #: (T + 1,) each state's shaping potential
 
 
 @runtime_checkable
 class Reward(Protocol):
-    """The part `reward`, made by a class or function of (settings, spaces, seeds)."""
+    """The part `reward`, made by a class or function from (settings, spaces, seeds)."""
 
     def __call__(self, rollout_results: Mapping[str, Any], settings: Settings, frames_total: int) -> Rewarded:
-        """Reward a race (`Race.rollout_results`); `frames_total` is the run's number of actions, for schedules."""
+        """Reward a race (`Race.rollout_results`); `frames_total` counts the run's actions, for schedules."""
         ...
 
 
 class Arrival(NamedTuple):
-    """The action that reached the finish, and its race."""
+    """The action that reached the finish, and the race."""
 
     advanced_m: float
     duration_ms: float
@@ -66,7 +66,7 @@ class Arrival(NamedTuple):
 
 
 def as_stored(column: Any) -> npt.NDArray[np.float32]:
-    """Convert numbers to float32, infinite beyond its range. Raise `ValueError` if they are not real numbers."""
+    """Convert numbers to float32, infinite beyond the range. Raise `ValueError` if they are not real numbers."""
     try:
         array = np.asarray(column)
         if array.dtype.kind not in "biufO":
@@ -78,7 +78,7 @@ def as_stored(column: Any) -> npt.NDArray[np.float32]:
 
 
 def is_finite_as_stored(column: Any) -> bool:
-    """Return whether all numbers of a column are finite in float32."""
+    """Return whether all numbers in a column are finite in float32."""
     try:
         return np.asarray(column).dtype.kind in "biu" or bool(np.isfinite(as_stored(column)).all())
     except ValueError:
@@ -86,12 +86,12 @@ def is_finite_as_stored(column: Any) -> bool:
 
 
 def first_not_finite(columns: Mapping[str, Any]) -> str | None:
-    """Return the name of the first column that is not finite, see `is_finite_as_stored`; None if there is none."""
+    """Return the first non-finite column's name, see `is_finite_as_stored`; None if there is none."""
     return next((name for name, column in columns.items() if not is_finite_as_stored(column)), None)
 
 
 def reward_as_stored(rewarded: object, n_actions: int) -> Rewarded:
-    """Return the validated result of a reward. Raise `UserError` unless it has a number per action and state."""
+    """Return a reward's validated result. Raise `UserError` unless it has a number per action and state."""
     form = (
         f"a Rewarded (trackmania_rl/race/rewards.py) of ({n_actions},) rewards and ({n_actions + 1},) potentials "
         f"for a race of {n_actions} actions"
@@ -110,7 +110,7 @@ def reward_as_stored(rewarded: object, n_actions: int) -> Rewarded:
 
 
 class StepReward(Reward):
-    """Base class of rewards of single actions, in trainings and in environments.
+    """Base class for rewards per action, in trainings and environments.
 
     Attributes:
         settings: in force.
@@ -121,7 +121,7 @@ class StepReward(Reward):
 
     @override
     def __call__(self, rollout_results: Mapping[str, Any], settings: Settings, frames_total: int) -> Rewarded:
-        """Reward a race, or keep the `rewards` (T,) of a user's own environment among its columns.
+        """Reward a race, or keep the `rewards` (T,) from a user's environment among the columns.
 
         Raises:
             ValueError: if the race time is before the last decision.
@@ -148,7 +148,7 @@ class StepReward(Reward):
 
     @abstractmethod
     def of_actions(self, before: States, reached: States, advanced_m: Array, n_actions_made: int) -> Array:
-        """Reward n actions (n,) of any races that did not reach the finish, in float64.
+        """Reward n actions (n,) in any races that did not reach the finish, in float64.
 
         `before` and `reached` (n, F) are the states around them, `advanced_m` (n,) is along the line, and
         `n_actions_made` is for schedules.
@@ -159,14 +159,14 @@ class StepReward(Reward):
         """Reward the action that reached the finish."""
 
     def potentials(self, states: States) -> npt.NDArray[np.float32]:
-        """Return the shaping potentials (n,) of states (n, F)."""
+        """Return the shaping potentials (n,) for states (n, F)."""
         return np.zeros(len(states), dtype=np.float32)
 
 
 class RaceReward(StepReward):
     """Default reward: time, metres along the line, and optional terms, whose schedules are linear.
 
-    A finishing action is charged for its duration until the finish and has no optional terms.
+    A finishing action is charged for the time until the finish and has no optional terms.
     """
 
     def __init__(self, settings: Settings, spaces: Spaces, seeds: SeedTree) -> None:
@@ -212,7 +212,7 @@ class RaceReward(StepReward):
 
     @override
     def potentials(self, states: States) -> npt.NDArray[np.float32]:
-        """Compute the shaping potentials (n,) of states (n, F) (Ng, Harada and Russell 1999).
+        """Compute the shaping potentials (n,) for states (n, F) (Ng, Harada and Russell 1999).
 
         `shaped_reward_dist_to_cur_vcp` times the clipped distance to the current zone centre, plus
         `shaped_reward_point_to_vcp_ahead` times (c - 1), where c is the cosine between the car's forward axis and the
@@ -242,15 +242,15 @@ class RaceReward(StepReward):
 
 
 def speedslide_quality(forward_speed_m_s: Array, sideways_speed_m_s: Array) -> Array:
-    """Return the quality of a slide, of any shape: 0 straight ahead, 1 best, above 1 too far sideways."""
+    """Return a slide's quality, any shape: 0 straight ahead, 1 best, above 1 too far sideways."""
     best_m_s = np.interp(forward_speed_m_s, SPEEDSLIDE_FORWARD_SPEEDS_M_S, SPEEDSLIDE_SIDEWAYS_SPEEDS_M_S)
     return np.abs(sideways_speed_m_s) / best_m_s
 
 
 def _distance_to_zone_center_m(centers_m: Array, least_m: float, most_m: float) -> Array:
-    """Compute the clipped distance (T,) to the first of the zone centres (T, 3 n), in the car's frame."""
+    """Compute the clipped distance (T,) to the first zone centre in (T, 3 n), in the car's frame."""
     center_m = centers_m[:, CURRENT_CENTER]
-    distance_m: Array = np.sqrt(np.einsum("ti,ti->t", center_m, center_m))  # a third of the time of numpy's own norm
+    distance_m: Array = np.sqrt(np.einsum("ti,ti->t", center_m, center_m))  # a third of numpy's norm's time
     np.maximum(distance_m, least_m, out=distance_m)
     return np.minimum(distance_m, most_m, out=distance_m)
 
@@ -260,9 +260,9 @@ FINISH_S: Final = 10.0
 
 
 class ProgressReward(StepReward):
-    """Reward of `per_m` per metre; the finish adds the metres of `finish_s` seconds at the mean speed.
+    """Reward `per_m` per metre; the finish adds the metres driven in `finish_s` seconds at the mean speed.
 
-    A race of L metres in T seconds earns per_m x L x (1 + finish_s / T). Standing still earns 0, so a cut-off is never
+    L metres in T seconds earn per_m x L x (1 + finish_s / T). Standing still earns 0, so a cut-off is never
     an advantage. Discounting and the bonus favour faster races.
     """
 

@@ -1,9 +1,9 @@
-"""Borders and qualities of the road beside the line, and the range finder.
+"""Road borders and qualities beside the line, and the range finder.
 
 The range finder measures the distance to the road's borders in 19 directions, from right over ahead to left: on the
 track from above (`measure_ranges`) or in a picture (`PictureRangeFinder`), for a flat road and the chase camera.
 
-Shapes: Q points along the road, Z zones of the map.
+Shapes: Q points along the road, Z zones on the map.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from trackmania_rl.protocol.state_blob import STATE_HEAD_DTYPE
 _compiled = compiler_for("road", [Path(__file__), Path(state_blob.__file__)])
 
 POINT_EVERY_M: Final = 1.0
-"""Spacing of the borders' points: at 10 m radius the chords are 13 mm off."""
+"""Border point spacing: at 10 m radius the chords are 13 mm off."""
 
 ROAD_QUALITIES: Final = (
     "half_width_m",
@@ -41,12 +41,12 @@ with the left border up.
 N_QUALITIES: Final = len(ROAD_QUALITIES)
 
 BEAM_ANGLES_DEG: Final = tuple(range(-90, 91, 10))
-"""Angle of each beam from straight ahead, positive to the left."""
+"""Each beam's angle from straight ahead, positive to the left."""
 N_BEAMS: Final = len(BEAM_ANGLES_DEG)
 BORDER_GRAY: Final = (200, 255)
-"""Darkest and brightest gray of the border in pictures of the simulated game."""
+"""Darkest and brightest border gray in the simulated game's pictures."""
 _SIGHT_PER_ROAD: Final = 0.75
-"""Minimum ratio of a line of sight to the road along it; below, a bend is in between."""
+"""Minimum ratio between a line of sight and the road along it; below, a bend is in between."""
 
 _SIDEWAYS = np.array([math.sin(math.radians(angle)) for angle in BEAM_ANGLES_DEG])
 _AHEAD = np.array([math.cos(math.radians(angle)) for angle in BEAM_ANGLES_DEG])
@@ -55,13 +55,13 @@ _ROTATION_WORD = STATE_HEAD_DTYPE.fields["rotation"][1] // 4
 _POSITION_WORD = STATE_HEAD_DTYPE.fields["position_m"][1] // 4
 
 STEP_PX: Final = 0.5
-"""Half a pixel, so that no border of one pixel is skipped."""
+"""Half a pixel, so that no one-pixel border is skipped."""
 CAR_BOX_M: Final = ((-1.2, 1.2), (0.0, 1.1), (-2.2, 2.4))
-"""(right, left), (bottom, top) and (rear, front) of the car with its shadow, which hides the ground."""
+"""(right, left), (bottom, top) and (rear, front) for the car with shadow, which hides the ground."""
 
 
 class KnownRoad(NamedTuple):
-    """Road of one map, for compiled functions."""
+    """One map's road, for compiled functions."""
 
     left_m: npt.NDArray[np.float64]  # (Q, 2) left border from above, world x and z
     right_m: npt.NDArray[np.float64]  # (Q, 2)
@@ -101,7 +101,7 @@ def measure_ranges(
     """Write the distance from the car's origin to the nearest border along each beam, at most `reach_m`."""
     x = float(head_f32[_POSITION_WORD])
     z = float(head_f32[_POSITION_WORD + 2])
-    # The matrix is car to world, row-major: its last column is the car's forward axis.
+    # The matrix is car to world, row-major: the last column is the car's forward axis.
     forward_x = float(head_f32[_ROTATION_WORD + 2])
     forward_z = float(head_f32[_ROTATION_WORD + 8])
     level = math.sqrt(forward_x * forward_x + forward_z * forward_z)
@@ -124,7 +124,7 @@ def measure_ranges(
             left = dx * forward_z - dz * forward_x
             is_piece = point > first and road.is_there[point - 1] and (ahead >= 0.0 or last_ahead >= 0.0)
             for beam in range(N_BEAMS):
-                # Distance to the left of the beam: a piece crosses the beam where its sign changes.
+                # Distance to the beam's left: a piece crosses the beam where the sign changes.
                 aside = left * _AHEAD[beam] - ahead * _SIDEWAYS[beam]
                 if is_piece and (aside >= 0.0) != (before[beam] >= 0.0):
                     share = before[beam] / (before[beam] - aside)
@@ -140,7 +140,7 @@ def measure_ranges(
 
 
 class ChaseCamera(NamedTuple):
-    """Camera behind the car, in the car's axes, of the simulated game; the real one is similar."""
+    """Camera behind the car, in the car's axes, in the simulated game; the real one is similar."""
 
     behind_m: float = 7.5  # the car's origin
     above_m: float = 3.4  # the car's origin and the ground
@@ -149,7 +149,7 @@ class ChaseCamera(NamedTuple):
 
 
 class PictureRangeFinder:
-    """Range finder in pictures of one size.
+    """Range finder in pictures with one size.
 
     Attributes:
         limits_m: (N_BEAMS,) float32, range at which each beam leaves the picture.
@@ -184,7 +184,7 @@ class PictureRangeFinder:
 def _samples(
     angle_deg: float, width_px: int, height_px: int, reach_m: float, camera: ChaseCamera
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64], float]:
-    """Return a beam's pixels (n,) as indices of the flat picture, their ranges (n,), and the range of its end."""
+    """Return a beam's pixels (n,) as indices into the flat picture, pixel ranges (n,), and the beam end's range."""
     # From 0.1 m to the reach in steps of 0.2 %: less than half a pixel.
     n = math.ceil(math.log(reach_m / 0.1) / math.log(1.002))
     along_m = np.append(0.1 * 1.002 ** np.arange(n), reach_m)

@@ -1,4 +1,4 @@
-"""Spaces of states and actions."""
+"""State and action spaces."""
 
 from __future__ import annotations
 
@@ -16,31 +16,31 @@ from trackmania_rl.settings import GameSettings, Settings
 
 @dataclass(frozen=True)
 class Spaces:
-    """Spaces of a run's games."""
+    """Spaces for a run's games."""
 
-    float_mean: tuple[float, ...]  #: F means of a state's floats, views last
+    float_mean: tuple[float, ...]  #: F means for a state's floats, views last
     float_std: tuple[float, ...]  #: F standard deviations
-    action: Discrete | Box  #: `Box` (D,) of float32 with finite bounds
+    action: Discrete | Box  #: `Box` (D,) float32 with finite bounds
     image_shape: tuple[int, int, int] = (1, 0, 0)  #: (S, H, W); H = W = 0 without an image
-    waves: tuple[tuple[int, float], ...] = ()  #: (float's index, wavelength in its unit), for Fourier features
-    choices: tuple[int, ...] = ()  #: of a `MultiDiscrete` environment; an action is the number of a combination
-    throttle_actions: tuple[int, ...] = ()  #: of a `Discrete`: accelerate without braking
+    waves: tuple[tuple[int, float], ...] = ()  #: (float's index, wavelength in the float's unit), for Fourier features
+    choices: tuple[int, ...] = ()  #: a `MultiDiscrete` environment's; an action is a combination's number
+    throttle_actions: tuple[int, ...] = ()  #: in a `Discrete`: accelerate without braking
     views: Views = NO_VIEWS
-    custom_observation: Space[Any] | None = None  #: of a user's own environment
+    custom_observation: Space[Any] | None = None  #: a user's environment's
 
     @property
     def n_row_floats(self) -> int:
-        """Number of stored floats of a state, without views."""
+        """Stored floats per state, without views."""
         return self.n_floats - self.views.n_input_floats
 
     @property
     def n_floats(self) -> int:
-        """Number of floats of a state with views, F."""
+        """Floats per state with views, F."""
         return len(self.float_mean)
 
     @property
     def image_size_px(self) -> tuple[int, int]:
-        """(H, W) of a frame; (0, 0) without an image."""
+        """A frame's (H, W); (0, 0) without an image."""
         return self.image_shape[1:]
 
     @property
@@ -50,22 +50,22 @@ class Spaces:
 
     @property
     def n_values(self) -> int:
-        """Number of values of a decision: one per action, or 1."""
+        """Values per decision: one per action, or 1."""
         return int(self.action.n) if isinstance(self.action, Discrete) else 1
 
     @property
     def action_shape(self) -> tuple[int, ...]:
-        """Shape of one action: () for an index, (D,)."""
+        """One action's shape: () for an index, (D,)."""
         return () if isinstance(self.action, Discrete) else self.action.shape
 
     @property
     def action_dtype(self) -> type[np.generic]:
-        """Type of actions: int64 or float32."""
+        """Action type: int64 or float32."""
         return np.int64 if isinstance(self.action, Discrete) else np.float32
 
 
 def race_spaces(settings: Settings) -> Spaces:
-    """Return the spaces of races.
+    """Return the spaces for races.
 
     Raises:
         SettingsError: if the observation's settings contradict each other.
@@ -85,7 +85,7 @@ def race_spaces(settings: Settings) -> Spaces:
 
 
 def race_views(layout: ObservationLayout, game: GameSettings) -> Views:
-    """Return the views of races."""
+    """Return the views on races."""
     actions = actions_of_game(game)
     has_keys = isinstance(actions, KeyActions)
     table = actions.shown(np.arange(actions.n_values)).tolist() if has_keys else []

@@ -1,6 +1,6 @@
-"""Virtual checkpoints (zones) of a map: the car's place along the reference line.
+"""A map's virtual checkpoints (zones): the car's place along the reference line.
 
-Zone i surrounds centre i of the extended, smoothed line. Its borders i - 1 (entry) and i (exit) are the midpoints to
+Zone i surrounds centre i on the extended, smoothed line. The borders i - 1 (entry) and i (exit) are the midpoints to
 the neighbouring centres. The current zone moves step by step, so a track may touch itself. Rules: docs/observation.rst.
 """
 
@@ -25,37 +25,37 @@ FloatArray = npt.NDArray[np.float64]
 
 
 class VirtualCheckpoints(NamedTuple):
-    """Zones of one map, for compiled functions. Z zones; border i is between zones i and i + 1."""
+    """One map's zones, for compiled functions. Z zones; border i is between zones i and i + 1."""
 
     centers_m: FloatArray  #: (Z, 3) world axes
     border_m: FloatArray  #: (Z - 1, 3)
-    border_distance_m: FloatArray  #: (Z - 1,) length of the line from border 0 to border i
+    border_distance_m: FloatArray  #: (Z - 1,) line length from border 0 to border i
     border_direction: FloatArray  #: (Z - 2, 3) unit vector from border i to border i + 1
     first_zone_idx: int  #: the line's first point, where a race begins
-    last_zone_idx: int  #: its last point
+    last_zone_idx: int  #: the line's last point
     max_center_distance_m: float
-    real_checkpoint_m: FloatArray  #: (Z, 3) the map's own checkpoint of a zone
-    #: (Z,) a zone is left forwards, or re-entered backwards, only within this distance of its checkpoint; else infinite
+    real_checkpoint_m: FloatArray  #: (Z, 3) the map's checkpoint in a zone
+    #: (Z,) a zone is left forwards, or re-entered backwards, only this near to the checkpoint; else infinite
     real_checkpoint_radius_m: FloatArray
 
     @property
     def finish_zone_idx(self) -> int:
-        """Index of the finish, one beyond the last zone."""
+        """Finish index, one beyond the last zone."""
         return self.last_zone_idx + 1
 
     @property
     def start_m(self) -> float:
-        """Metres along the line at the entry of the first zone."""
+        """Metres along the line at the first zone's entry."""
         return float(self.border_distance_m[self.first_zone_idx - 1])
 
     @property
     def finish_m(self) -> float:
-        """Metres along the line at the exit of the last zone."""
+        """Metres along the line at the last zone's exit."""
         return float(self.border_distance_m[self.last_zone_idx])
 
     @property
     def length_m(self) -> float:
-        """Metres from the entry of the first zone to the finish."""
+        """Metres from the first zone's entry to the finish."""
         return self.finish_m - self.start_m
 
 
@@ -86,7 +86,7 @@ def move_zone(zone_idx: int, position_m: FloatArray, zones: VirtualCheckpoints) 
 
 @_inner
 def meters_along_line(zone_idx: int, position_m: FloatArray, zones: VirtualCheckpoints) -> float:
-    """Return the length of all segments before the current zone (>= 1) plus the clipped projection on its own."""
+    """Return the length of all segments before the current zone (>= 1) plus the clipped projection on its segment."""
     entry = zone_idx - 1
     along_m = 0.0
     for axis in range(3):

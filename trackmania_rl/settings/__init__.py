@@ -1,6 +1,6 @@
 """Settings: plain Python files in, one frozen, validated `Settings` object out.
 
-A configuration is a folder of Python files: `config.py`, or a file that begins with `based_on = "config.py"` and sets
+A configuration is a folder with Python files: `config.py`, or a file that begins with `based_on = "config.py"` and sets
 what differs; and `inputs_list.py`, `state_normalization.py` and `user_config.py`, beside it or the shipped ones. Names
 are flat in the files and grouped here.
 """

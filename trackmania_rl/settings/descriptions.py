@@ -1,4 +1,4 @@
-"""Descriptions of settings, for the terminal, the documentation, the page and settings.toml."""
+"""Setting descriptions, for the terminal, the documentation, the page and settings.toml."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ _LIMITS: Final = {
 
 
 def describe(name: str) -> tuple[str, str, str]:
-    """Return the description of a setting, the symbol of its unit ("" without one), and its accepted values."""
+    """Return a setting's description, unit symbol ("" without one) and accepted values."""
     unit = next((mark.symbol for mark in FIELDS[name].metadata if isinstance(mark, Unit)), "")
     return " ".join((FIELDS[name].description or "").split()), unit, describe_range(name)
 
 
 def hint(name: str, options: Iterable[str] = ()) -> str:
-    """Return "; did you mean ...?" with our word for one of other libraries or for a misspelt one, or ""."""
+    """Return "; did you mean ...?" with our word for another library's or a misspelt one, or ""."""
     words = OTHER_WORDS | {option.strip("-").replace("-", "_"): option for option in options}
     match = difflib.get_close_matches(name, [*words, *FIELDS], n=1, cutoff=0.5)
     return f"; did you mean {words.get(match[0], match[0])}?" if match else ""
@@ -66,7 +66,7 @@ def hint(name: str, options: Iterable[str] = ()) -> str:
 
 @cache
 def describe_range(name: str) -> str:
-    """Describe the accepted values of a setting."""
+    """Describe a setting's accepted values."""
     model = next(model for model in groups().values() if name in model.model_fields)
     return _in_words(_properties(model)[name])
 
@@ -88,7 +88,7 @@ def _dumped(value: Any) -> Any:
 def settings_rows(
     settings: Settings, has_private: bool = False, text_of: Callable[[Any], str] = _literal
 ) -> list[dict[str, Any]]:
-    """List settings with their values as texts; those of this machine only with `has_private`."""
+    """List settings with values as texts; this machine's settings only with `has_private`."""
     return [
         {
             "name": name,
@@ -109,9 +109,9 @@ def settings_rows(
 
 
 def settings_list(settings: Settings, word: str = "", width: int = 80) -> str:
-    """List settings by group for the terminal, and mark those that differ from their defaults.
+    """List settings by group for the terminal, and mark those that differ from the defaults.
 
-    Only settings with `word` in their group, name or description are listed. Raise `UserError` if there are none.
+    Only settings with `word` in group, name or description are listed. Raise `UserError` if there are none.
     """
     lines = ["* differs from the default"]
     last_group = ""
@@ -135,12 +135,12 @@ def settings_list(settings: Settings, word: str = "", width: int = 80) -> str:
 
 @cache
 def _properties(model: type[BaseModel]) -> dict[str, Any]:
-    """Return the JSON schema of a group by setting."""
+    """Return a group's JSON schema by setting."""
     return model.model_json_schema(mode="validation")["properties"]
 
 
 def _in_words(schema: Mapping[str, Any]) -> str:
-    """Describe the JSON schema of a setting."""
+    """Describe a setting's JSON schema."""
     if IN_WORDS in schema:
         return str(schema[IN_WORDS])
     if "anyOf" in schema:

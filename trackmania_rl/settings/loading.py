@@ -1,4 +1,4 @@
-"""Loading of configuration files as validated settings."""
+"""Loading configuration files as validated settings."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from trackmania_rl.settings.descriptions import describe_range, hint
 from trackmania_rl.settings.groups import FIELDS, Settings, groups
 
 COMPANION_FILES = ("inputs_list.py", "state_normalization.py", "user_config.py")
-"""Files that are read from the folder of the configuration file, or else the shipped ones, in this order, before it."""
+"""Files read from the configuration file's folder, or else the shipped ones, in this order, before it."""
 BASED_ON: Final = "based_on"
 SHIPPED: Final = PROJECT_FOLDER / CONFIG_FILES
-"""Folder of the shipped configurations, or of the user's copies of them."""
+"""Folder with the shipped configurations, or the user's copies."""
 LARGEST_FILE_BYTES: Final = 1 << 20
 
 
 class SettingsError(UserError, ValueError):
-    """Unusable configuration. The text has the setting, its value and its range."""
+    """Unusable configuration. The text has the setting, value and range."""
 
 
 def load_settings(
     config_file: Path, overrides: Iterable[str] | Mapping[str, Any] = (), *, is_stretched: bool = True
 ) -> Settings:
-    """Load and validate a configuration file with its companions. Its folder is added to Python's search path.
+    """Load and validate a configuration file with companion files. The folder is added to Python's search path.
 
     Args:
         config_file: Python or TOML file, such as a run's settings.toml.
@@ -59,7 +59,7 @@ def settings_from_values(
 
 
 def values_in(config_file: Path) -> dict[str, Any]:
-    """Read the values of a configuration file, its companions and its bases, by name.
+    """Read a configuration file's values, companions and bases included, by name.
 
     Raises:
         SettingsError: if a file is missing, fails to run, is neither Python nor TOML, or sets nothing.
@@ -89,7 +89,7 @@ def values_in(config_file: Path) -> dict[str, Any]:
 
 
 def values_in_toml(file: Path) -> dict[str, Any]:
-    """Read the values of a TOML file alone. Raise `SettingsError` if it is missing or damaged."""
+    """Read a TOML file's values alone. Raise `SettingsError` if it is missing or damaged."""
     return values_of_toml(read_bounded_text(file, LARGEST_FILE_BYTES, SettingsError), file)
 
 
@@ -102,7 +102,7 @@ def values_of_toml(text: str, file: Path) -> dict[str, Any]:
 
 
 def _beside_or_shipped(folder: Path, name: str) -> Path:
-    """Return a file of a configuration's folder, or the shipped one of this name."""
+    """Return a file in a configuration's folder, or the shipped file with this name."""
     file = (folder / name).resolve()
     return file if file.is_file() else (SHIPPED / name).resolve()
 
@@ -146,7 +146,7 @@ def parse_override(text: str) -> tuple[str, Any]:
 
 
 def with_stretched_schedules(values: dict[str, Any]) -> dict[str, Any]:
-    """Multiply the frame counts of all schedules by `schedule_stretch`; invalid ones stay for validation."""
+    """Multiply all schedules' frame counts by `schedule_stretch`; invalid ones stay for validation."""
     stretch = values.get("schedule_stretch")
     if not isinstance(stretch, int | float) or not 0 < stretch < math.inf:
         return values
@@ -159,7 +159,7 @@ def with_stretched_schedules(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def settings_from_flat(values: Mapping[str, Any], source: str = "these settings") -> Settings:
-    """Validate flat `name: value` pairs and sort them into their groups. Errors name the source.
+    """Validate flat `name: value` pairs and sort them into groups. Errors name the source.
 
     Raises:
         SettingsError: naming every missing, unknown or wrong setting.
@@ -196,7 +196,7 @@ def changed_settings(old: Settings, new: Settings) -> dict[str, tuple[Any, Any]]
 
 
 def stored_settings(settings: Settings) -> dict[str, Any]:
-    """Return the settings by name as JSON, for a checkpoint's manifest, without those of this machine and its user."""
+    """Return the settings by name as JSON, for a checkpoint's manifest, without those for this machine and user."""
     groups_of_run = (group for name, group in settings if name != "user")
     dumped = (group.model_dump(mode="json", warnings=False, fallback=str) for group in groups_of_run)
     return {name: value for values in dumped for name, value in values.items()}

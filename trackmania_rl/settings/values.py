@@ -1,4 +1,4 @@
-"""Types and ranges of settings, parts, and the base class of the groups."""
+"""Setting types and ranges, parts, and the base class for groups."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from trackmania_rl.files import MOST_LETTERS, NAME_PATTERN, RUN_NAME_PATTERN, ch
 PART_NAME: Final = re.compile(r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*(\(\.\.\.\))?$")
 """module:attribute, or module:attribute(...)"""
 BY_NAME_ONLY: Final = "(...)"
-"""Ending of a part with arguments that TOML does not have."""
+"""Ending for a part with arguments that TOML does not have."""
 
 
 @dataclass(frozen=True)
 class NamedPart:
-    """Name, "module:attribute", of an importable object, with the arguments of a `functools.partial`.
+    """Importable object's name, "module:attribute", with `functools.partial` arguments.
 
     A function or class among the arguments is a `NamedPart` without arguments.
     """
@@ -37,7 +37,7 @@ class NamedPart:
 
 
 def as_part(value: Any) -> str | NamedPart:
-    """Return the part of a name, a function, a class or a `functools.partial`. Raise `ValueError` for others."""
+    """Return the part for a name, a function, a class or a `functools.partial`. Raise `ValueError` for others."""
     part = _with_parts(value)
     if isinstance(part, NamedPart):
         return part if part.args or part.keywords else part.name
@@ -47,7 +47,7 @@ def as_part(value: Any) -> str | NamedPart:
 
 
 def _with_parts(value: Any) -> Any:
-    """Make a `NamedPart` of a function, a class, a partial, or the plain values that `model_dump` makes of a part."""
+    """Make a `NamedPart` from a function, a class, a partial, or the plain values that `model_dump` makes."""
     if isinstance(value, types.FunctionType | type):
         return NamedPart(_name_of(value))
     if isinstance(value, functools.partial):
@@ -80,23 +80,23 @@ def _name_of(part: Any) -> str:
 
 
 class Unit(NamedTuple):
-    """Unit of a setting."""
+    """A setting's unit."""
 
     symbol: str
 
 
 RESTART: Final = "restart"
-"""Mark of a setting that shapes networks, buffers or processes: a change waits for the run's next start."""
+"""Mark for a setting that shapes networks, buffers or processes: a change waits for the run's next start."""
 OF_DRIVER: Final = "driver"
-"""Mark of a setting that shapes a network, its inputs and outputs: it is stored with the weights."""
+"""Mark for a setting that shapes a network, its inputs and outputs: it is stored with the weights."""
 OF_MEMORY: Final = "memory"
-"""Mark of a setting that shapes the replay memory."""
+"""Mark for a setting that shapes the replay memory."""
 MEANING: Final = "meaning"
-"""Mark of a setting whose change gives another meaning to what a network has learned."""
+"""Mark for a setting whose change gives another meaning to what a network has learned."""
 OF_MACHINE: Final = "machine"
-"""Mark of a setting of one machine, such as a port or a folder. Other machines that play for a run have their own."""
+"""Mark for one machine's settings, such as a port or a folder. Other machines that play for a run have other values."""
 OF_COLLECTOR: Final = "collector"
-"""Mark of a setting that a running collector depends on, beside those of the driver."""
+"""Mark for a setting that a running collector depends on, beside the driver's."""
 T = TypeVar("T")
 Restart = Annotated[T, RESTART]
 Machine = Annotated[T, RESTART, OF_MACHINE]
@@ -107,9 +107,9 @@ Shape = Annotated[T, RESTART, OF_DRIVER]
 Stored = Annotated[T, RESTART, OF_MEMORY]
 
 IN_WORDS: Final = "inWords"
-"""Key in a JSON schema: the text of what is allowed, in place of a regular expression."""
+"""Key in a JSON schema: the text on what is allowed, instead of a regular expression."""
 LARGEST_INT: Final = 2**63 - 1
-"""Largest integer of tensors and loggers."""
+"""Largest integer in tensors and loggers."""
 LAST_PORT: Final = 65535
 
 NONE: Final = "none"
@@ -140,9 +140,9 @@ RunName = Annotated[
     AfterValidator(check_file_name),
 ]
 FileName = Annotated[str, Field(pattern=NAME_PATTERN, max_length=MOST_LETTERS), AfterValidator(check_file_name)]
-"""Name of a map or driver, part of the names of files."""
+"""Map or driver name, part of file names."""
 BlockStatistics = tuple[tuple[Finite, ...], tuple[PositiveFloat, ...]]
-"""(means, standard deviations) of one block of the observation."""
+"""One observation block's (means, standard deviations)."""
 
 
 def _as_schedule(value: Any) -> Any:
@@ -161,7 +161,7 @@ Schedule = Annotated[
     BeforeValidator(_as_schedule),
     AfterValidator(_ascending),
 ]
-"""((frame count, value), ...), or a number. Each setting has its own rule of interpolation."""
+"""((frame count, value), ...), or a number. Each setting has an interpolation rule."""
 
 _SEVERAL: Final = BeforeValidator(lambda value: value if isinstance(value, tuple | list) else (value,))
 Texts = Annotated[tuple[Annotated[str, Field(min_length=1)], ...], _SEVERAL]
@@ -173,11 +173,11 @@ Parts = Annotated[tuple[Part, ...], _SEVERAL]
 Loggers = Annotated[tuple[Literal["tensorboard", "csv", "wandb", "mlflow", "trackio"] | Part, ...], _SEVERAL]
 
 FARTHEST_ROW: Final = 1000
-"""Largest shift of a view."""
+"""Largest view shift."""
 
 
 def shifts_of(shift: int | str | tuple[int, ...]) -> tuple[int, ...]:
-    """List the rows of a view's shift, ascending: 0 is the state's own row, -1 the one before.
+    """List the rows in a view's shift, ascending: 0 is the state's own row, -1 the one before.
 
     A shift is a row; rows; a range with both ends, "-3:0"; or every third row of it, "-9:0:3". Raise `ValueError` for
     others.
@@ -205,6 +205,6 @@ Shift = Annotated[int | str | tuple[int, ...], AfterValidator(lambda shift: shif
 
 
 class Group(BaseModel):
-    """Group of settings: frozen, and without unknown names."""
+    """Settings group: frozen, and without unknown names."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, use_attribute_docstrings=True)
