@@ -51,6 +51,10 @@ PARTS: dict[str, tuple[str, tuple[str, ...]]] = {
     "cartpole": ("config_cartpole.py", ()),
     "pendulum": ("config_pendulum.py", ("batch_size=16", "sampling=asynchronous")),
     "previous reward": printed("previous_reward"),
+    "running normalization": (
+        "config_cartpole.py",
+        (*printed("running_normalization")[1], "send_shared_network_every_n_batches=1"),
+    ),
     "hook": printed("speed_hook"),
     "rounds": printed("rounds"),
     "memory": printed("disk_memory"),
@@ -76,6 +80,14 @@ def test_it_trains(train_a_little: Callable[..., Any], part: str) -> None:
         memory = run.context.memory
         assert not isinstance(memory, MiniRaceMemory)
         assert len(memory) == memory.buffer.write_count > memory.sample(3).batch_size[0] == 3
+    if part == "running normalization":
+        agent = run.context.agent
+        updated, drives = agent.exploration_network.normalization, agent.evaluation_network.normalization
+        assert updated.n_states == agent.updates * 16
+        floats = updated(run.context.memory.sample(1000)["state_float"])
+        assert (floats.mean(dim=0).abs() < 0.5).all()
+        assert ((floats.std(dim=0) - 1).abs() < 0.5).all()
+        assert drives.n_states > 0
     weights = run.context.agent.exploration_network.state_dict()
     assert all(tensor.isfinite().all() for tensor in weights.values() if tensor.is_floating_point())
 

@@ -135,6 +135,10 @@ def test_hook_of_torchrl_works_in_a_training(live, make_run, make_race, logger, 
     assert is_same == (name not in ("RewardNormalizer", "BatchSubSampler"))
     if name == "RewardNormalizer":
         stats = hook.state_dict()["_reward_stats"]
+        for statistic in ("mean", "std"):
+            values = [value for figure, value, _ in logged if figure == f"reward_{statistic}"]
+            assert len(values) == len(races)
+            assert values[-1] == pytest.approx(float(stats[statistic]))
         assert stats["mean"] == pytest.approx(rewards.mean(), rel=0.2)
         torch.testing.assert_close(after.rewards[-1], (before.rewards[-1] - stats["mean"]) / stats["std"])
     if name == "LogScalar":

@@ -27,7 +27,6 @@ from trackmania_rl.settings import AgentSettings
 
 RENORM_MOMENTUM = 0.01
 RENORM_WARM_UP_UPDATES = 10_000
-MOST_STANDARD_DEVIATIONS = 10.0
 
 
 @dataclass(frozen=True)
@@ -100,42 +99,6 @@ def state_network(settings: AgentSettings, spaces: Spaces, role: Role) -> nn.Mod
     takes = "settings, spaces, role"
     made = make_part(settings.network, "network", settings, spaces, role, takes=takes, kinds=(nn.Module,))
     return made  # type: ignore[no-any-return]
-
-
-class RunningNormalization(nn.Module):
-    """Normalization of floats (B, F) by the mean and standard deviation over all states in training batches.
-
-    It is fixed in collectors, in evaluation and in drivers.
-    """
-
-    mean: Tensor  # (F,)
-    var: Tensor  # (F,)
-    n_states: Tensor  # (1,)
-
-    def __init__(self, n_floats: int) -> None:
-        super().__init__()
-        for name, size in (("mean", n_floats), ("var", n_floats), ("n_states", 1)):
-            self.register_buffer(name, torch.zeros(size))
-
-    @property
-    def std(self) -> Tensor:
-        """Standard deviations (F,), 1 for constant floats."""
-        return torch.where(self.var > 0, self.var.sqrt(), 1.0)
-
-    def forward(self, floats: Tensor) -> Tensor:
-        """Normalize to at most `MOST_STANDARD_DEVIATIONS`."""
-        return ((floats - self.mean) / self.std).clamp(-MOST_STANDARD_DEVIATIONS, MOST_STANDARD_DEVIATIONS)
-
-    @torch.no_grad()
-    def observe(self, floats: Tensor) -> None:
-        """Add a batch's states (Chan et al. 1979)."""
-        var, mean = torch.var_mean(floats, dim=0, correction=0)
-        total = self.n_states + len(floats)
-        share = len(floats) / total
-        difference = mean - self.mean
-        self.var.lerp_(var, share).add_(difference.square() * share * (1 - share))
-        self.mean.add_(difference * share)
-        self.n_states.copy_(total)
 
 
 class ToBounds(nn.Module):

@@ -15,6 +15,7 @@ from trackmania_rl.race.actions import ELAPSED_ACTIONS_FLOAT
 from trackmania_rl.settings import AgentSettings
 
 LEAKY_RELU_SLOPE = 0.01
+MOST_STANDARD_DEVIATIONS = 10.0
 IMAGES_AT_ONCE = 64
 """Images per convolution microbatch on a processor; so many fit into its caches."""
 
@@ -102,6 +103,43 @@ class QuantileNetwork(nn.Module):
         if self.mini_race_duration_actions is None:
             return floats.new_zeros(len(floats))
         return self.expected_reward_per_action * (self.mini_race_duration_actions - floats[:, ELAPSED_ACTIONS_FLOAT])
+
+
+class RunningNormalization(nn.Module):
+    """Normalization of floats (B, F) by the mean and standard deviation over all states in training batches.
+
+    It is fixed in collectors, in evaluation and in drivers.
+    """
+
+    mean: Tensor  # (F,)
+    var: Tensor  # (F,)
+    n_states: Tensor  # (1,)
+
+    def __init__(self, n_floats: int) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(n_floats))
+        self.register_buffer("var", torch.ones(n_floats))  # a target network moves from here
+        self.register_buffer("n_states", torch.zeros(1))
+
+    @property
+    def std(self) -> Tensor:
+        """Standard deviations (F,), 1 for constant floats."""
+        return torch.where(self.var > 0, self.var.sqrt(), 1.0)
+
+    def forward(self, floats: Tensor) -> Tensor:
+        """Normalize to at most `MOST_STANDARD_DEVIATIONS`."""
+        return ((floats - self.mean) / self.std).clamp(-MOST_STANDARD_DEVIATIONS, MOST_STANDARD_DEVIATIONS)
+
+    @torch.no_grad()
+    def observe(self, floats: Tensor) -> None:
+        """Add a batch's states (Chan et al. 1979)."""
+        var, mean = torch.var_mean(floats, dim=0, correction=0)
+        total = self.n_states + len(floats)
+        share = len(floats) / total
+        difference = mean - self.mean
+        self.var.lerp_(var, share).add_(difference.square() * share * (1 - share))
+        self.mean.add_(difference * share)
+        self.n_states.copy_(total)
 
 
 def float_layer(input_dim: int, settings: AgentSettings) -> list[nn.Module]:

@@ -46,6 +46,7 @@ from trackmania_rl.agents import actor_critic
 from trackmania_rl.agents.agent import Agent, Layer, ProcessLosses, TransitionErrors
 from trackmania_rl.agents.devices import pick_device
 from trackmania_rl.agents.inference import GREEDY, ActionChooser, Actor, Exploration
+from trackmania_rl.agents.networks import RunningNormalization
 from trackmania_rl.agents.weights import evaluation_mode
 from trackmania_rl.race.actions import BatchDecision
 from trackmania_rl.race.spaces import Spaces
@@ -203,7 +204,7 @@ class TorchRLAgent:
         with OwnRandomState(self._network_seed, torch.device("cpu"))():
             networks = [make(self._settings.agent, spaces) for make in NETWORKS[self._loss].values()]
         if self._normalize_observations:
-            networks[0].normalization = actor_critic.RunningNormalization(n_floats)
+            networks[0].normalization = RunningNormalization(n_floats)
         return networks
 
     def _fitting_options(self) -> dict[str, Any]:
@@ -400,7 +401,7 @@ class TorchRLLearner(Agent):
         A gradient that is not finite is set to 0.
         """
         normalization = self.loss_module.normalization
-        if isinstance(normalization, actor_critic.RunningNormalization):
+        if isinstance(normalization, RunningNormalization):
             normalization.observe(batch["state_float"].to(self.loss_module.device))
         losses: TensorDictBase = self.loss_module(batch)
         if process_losses is not None:
@@ -420,7 +421,7 @@ class TorchRLLearner(Agent):
             for _ in range(n_moves):
                 self._target.step()
         self.updates += 1
-        if isinstance(normalization, actor_critic.RunningNormalization):
+        if isinstance(normalization, RunningNormalization):
             losses.set("observation_mean", normalization.mean.abs().mean())
             losses.set("observation_std", normalization.std.mean())
         return losses.set("grad_norm", norm).detach()

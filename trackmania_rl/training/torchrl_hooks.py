@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from tensordict import TensorDict, TensorDictBase
-from torchrl.trainers import Trainer
+from torchrl.trainers import RewardNormalizer, Trainer
 from torchrl.trainers.trainers import REWARD_KEY, TrainerHookBase
 from typing_extensions import override
 
@@ -139,13 +139,17 @@ class TorchrlHook(Hook):
         return trainer
 
     @override
-    def on_race(self, race: Race) -> None:
+    def on_race(self, race: Race) -> dict[str, float] | None:
         columns = race_columns(race)
         changed = self.trainer._process_batch_hook(columns)
         if self.trainer._batch_process_ops:
             _write_back(race, changed)
         self._race = changed.exclude("frames", ("next", "frames")).clone()
         self.trainer._pre_steps_log_hook(self._race)
+        if not isinstance(self.hook, RewardNormalizer):
+            return None
+        statistics = self.hook._reward_stats
+        return {f"reward_{name}": float(statistics[name]) for name in ("mean", "std")}
 
     on_fragment = on_race
 
