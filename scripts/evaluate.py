@@ -111,7 +111,7 @@ def evaluate(arguments: argparse.Namespace) -> None:
     console = PlainConsole()
     driver = load_driver(arguments.run, arguments.checkpoint, arguments.device, code=arguments.code)
     torch.set_num_threads(1)
-    # Results go to the run's folder; of a driver's file, to the current one.
+    # A run's results go to the run's folder, a driver file's to the current one.
     of_file = Path("evaluation") / arguments.run.stem
     output = arguments.output or (arguments.run / "evaluation" if arguments.run.is_dir() else of_file)
     own = driver.spaces.custom_observation is not None
@@ -192,7 +192,7 @@ def evaluate_maps(
 def evaluate_environment(
     driver: TrainedDriver, arguments: argparse.Namespace, output: Path, console: PlainConsole
 ) -> tuple[dict[str, Any], list[Path]]:
-    """Drive episodes of a user's own environment and print the table; return the figures and the files.
+    """Drive episodes in a user's environment and print the table; return the figures and the files.
 
     Raises:
         UserError: if the environment renders nothing for --video, or --map is given.
@@ -239,7 +239,7 @@ def known_runs() -> str:
 
 
 def game_of(entries: Sequence[MapEntry]) -> Literal["simulated", "tmnf"]:
-    """Return the game of some maps.
+    """Return the game for these maps.
 
     Raises:
         UserError: if no game has all of them.
@@ -257,7 +257,7 @@ def game_of(entries: Sequence[MapEntry]) -> Literal["simulated", "tmnf"]:
 def print_results(
     evaluations: list[MapEvaluation], times: Mapping[str, MedalTimes], title: str, console: PlainConsole
 ) -> None:
-    """Print a table with a row per map, times to beat, and shares of finished maps and races."""
+    """Print a table with a row per map, times to beat, and finished shares (maps, races)."""
     table = Table(title=title, title_justify="left")
     table.add_column("map", overflow="fold")
     for heading in ("finished", "best", "median", "mean", "metres"):
@@ -301,7 +301,7 @@ def film(
     arguments: argparse.Namespace,
     console: PlainConsole,
 ) -> dict[int, Path]:
-    """Film inputs files, and compare their times with the races'; return the videos."""
+    """Film inputs files, compare the times with the races'; return the videos."""
     videos: dict[int, Path] = {}
     with ScriptPlayer(launcher) as player, console.status("filming") as status:
         for number, (evaluation, inputs_file) in races.items():

@@ -53,7 +53,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Arguments:
-    """Arguments of the command, each called as its option; `resume_by` are options that a second call needs besides."""
+    """Command arguments, each named as the option; `resume_by` are options that a second call also needs."""
 
     config: Path
     set: Sequence[str]
@@ -76,18 +76,18 @@ class Arguments:
     resume_by: Sequence[str] = ()
 
     def with_run_name(self) -> Arguments:
-        """Return the arguments with a name for a run that has none."""
+        """Return the arguments with a name for an unnamed run."""
         overrides = with_new_name(load_settings(self.config, self.set), self.set)
         return replace(self, set=overrides, resume_by=[f"--set={override}" for override in overrides[len(self.set) :]])
 
     def continued_after(self, watched: WatchedTraining) -> Arguments:
-        """Return the arguments of a training that a supervisor has started."""
+        """Return the arguments for a training that a supervisor has started."""
         is_first = not watched.restart_reason  # later, the run's settings may have been edited
         remaining_s = self.max_wall_s - watched.elapsed_s
         return replace(self, max_wall_s=remaining_s, update_config=self.update_config and is_first)
 
     def with_maps(self) -> Arguments:
-        """Return the arguments with the settings for the maps of `--map`."""
+        """Return the arguments with the settings for `--map`."""
         if not self.map:
             return self
         from trackmania_rl.track.named_maps import overrides_for_maps
@@ -114,14 +114,14 @@ def main() -> int:
     if watched is None and arguments.supervised:
         return supervise([sys.executable, __file__, *sys.argv[1:], *arguments.resume_by])
     with contextlib.nullcontext() if watched is None else watched.heartbeat() as heartbeat:
-        gc.disable()  # a quarter of the time of the imports that follow
+        gc.disable()  # saves a quarter of the imports' time
         try:
             if watched is None:
                 run(arguments.with_maps())
             else:
                 run(arguments.continued_after(watched).with_maps(), heartbeat, watched.restart_reason)
         finally:
-            gc.freeze()  # skips the last garbage collection of torch's objects, which takes seconds
+            gc.freeze()  # skips the last garbage collection on torch's objects, which takes seconds
     return ExitCode.DONE
 
 
@@ -129,11 +129,11 @@ def run(arguments: Arguments, heartbeat: Heartbeat | None = None, restart_reason
     """Train, or print the settings.
 
     Args:
-        arguments: of the command line.
+        arguments: the command line's.
         heartbeat: read by a supervising process.
         restart_reason: how the previous training ended.
     """
-    settings = load_settings(arguments.config, arguments.set)  # before the slow import of torch
+    settings = load_settings(arguments.config, arguments.set)  # before torch's slow import
     if arguments.list_settings is not None:
         print(settings_list(settings, arguments.list_settings, shutil.get_terminal_size().columns))
         return
@@ -153,7 +153,7 @@ def run(arguments: Arguments, heartbeat: Heartbeat | None = None, restart_reason
         if heartbeat is not None:
             hooks.append(BeatForSupervisor(heartbeat, restart_reason))
         stages = stages_of(arguments.config, arguments.output_folder, arguments.set)
-        gc.freeze()  # garbage collections skip the modules, whose objects are many
+        gc.freeze()  # garbage collections skip the modules' many objects
         gc.enable()
         log.info("preparing the run", extra={"phase": "preparing the run"})
         figures = train(
@@ -183,7 +183,7 @@ def run(arguments: Arguments, heartbeat: Heartbeat | None = None, restart_reason
 
 @contextlib.contextmanager
 def _shown_at_once(arguments: Arguments) -> Iterator[TerminalView]:
-    """Show the run in the terminal before the slow import of torch."""
+    """Show the run in the terminal before torch's slow import."""
     update = arguments.update_config
     configuration = RunConfiguration(arguments.config, arguments.output_folder, arguments.set, update)
     mode = configuration.read().telemetry.terminal_view

@@ -74,7 +74,7 @@ def discard_output() -> None:
 
 
 def end_in_order_when_terminated() -> None:
-    """Handle SIGTERM as Ctrl-C, so that context managers end their games."""
+    """Handle SIGTERM as Ctrl-C, so context managers end their games."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
@@ -202,7 +202,7 @@ def is_loopback(host: str) -> bool:
 
 
 def add_connection_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options by which a worker finds the learner: `connect`, `token_file`, `certificate` and `insecure`."""
+    """Add the options with which a worker finds the learner: `connect`, `token_file`, `certificate` and `insecure`."""
     add = parser.add_argument
     add("--connect", metavar="https://HOST:PORT", help="address of train.py --workers")
     add("--token-file", type=Path, metavar="FILE", help=f"holds the learner's token (default: {TOKEN_VARIABLE})")

@@ -35,13 +35,13 @@ def compiler_for(name: str, sources: Iterable[Path]) -> Callable[..., Any]:
     It takes numba's option `inline`. With `is_inner=True` only compiled functions may call the function: it compiles in
     three quarters of the time, without the wrapper for calls from Python, which crash.
 
-    The same inputs give the same bytes: no fast-math. Divisions do not check for zero, which doubles the speed. Numba
+    Equal inputs give equal bytes: no fast-math. Divisions do not check for zero, which doubles the speed. Numba
     recompiles a cached function if the file changes, but not if imports change: each source version has a separate
     cache.
 
     Args:
         name: first part of the cache folder's name.
-        sources: files with the functions, and with the compiled functions and constants that they use.
+        sources: files with the functions, and with the compiled functions and constants used.
     """
     digest = hashlib.sha256()
     for path in sorted(sources):
@@ -114,7 +114,6 @@ def _warn(error: Exception) -> None:
 
 @functools.cache
 def _cache_parent() -> Path | None:
-    """Return NUMBA_CACHE_DIR or the user's cache folder; None without."""
     try:
         return Path(_numba_config.CACHE_DIR) if _numba_config.CACHE_DIR else user_folder("compiled")
     except UserError as error:

@@ -102,7 +102,7 @@ def read_bounded(file: Path, most_bytes: int, error: type[UserError] = UserError
     """Read a regular file with at most `most_bytes`.
 
     Raises:
-        UserError: (`error`) if it is missing, not regular, too large or unreadable.
+        UserError: (`error`) if missing, not regular, too large or unreadable.
     """
     require_regular(file, error)  # `open` would wait for a pipe's writer
     try:
@@ -154,7 +154,7 @@ def parse_json(content: bytes | bytearray | str, allow_infinity: bool = False) -
     """Parse JSON; NaN and infinity only with `allow_infinity`.
 
     Raises:
-        ValueError: if it is not JSON, or nested too deeply.
+        ValueError: if not JSON, or nested too deeply.
     """
     try:
         return json.loads(content, parse_constant=None if allow_infinity else _refuse_constant)
@@ -222,7 +222,7 @@ def check_file_name(name: str) -> str:
     """Return a name valid for a file on Linux and Windows.
 
     Raises:
-        ValueError: if it is invalid.
+        ValueError: if invalid.
     """
     try:
         for part in (name, name.partition(".")[0].rstrip()):  # "nul .txt" is a Windows device, too

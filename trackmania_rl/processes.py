@@ -23,7 +23,7 @@ HANG_UP: Final = getattr(signal, "SIGHUP", None)
 OF_THE_TERMINAL: Final = tuple(
     number for number in (signal.SIGINT, getattr(signal, "SIGBREAK", None), HANG_UP) if number is not None
 )
-"""Signals for Ctrl-C, Ctrl-Break (Windows) and a closed terminal (elsewhere). They reach all processes in it."""
+"""Signals for Ctrl-C, Ctrl-Break (Windows) and a closed terminal (elsewhere). They reach all processes there."""
 ENDS_WITHIN_S: Final = 5.0
 CHECK_ENDED_EVERY_S: Final = 0.02
 

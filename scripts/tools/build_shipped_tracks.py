@@ -1,6 +1,6 @@
 """Rebuild the tracks that ship in ``maps/`` from the road books below: one .toml and one .npy line each.
 
-The author's time is that of the fastest race known (research/planner/README.rst), from which the medals follow.
+The author's time is the fastest race known (research/planner/README.rst), from which the medals follow.
 """
 
 import argparse

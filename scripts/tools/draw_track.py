@@ -56,7 +56,7 @@ class Plan:
 
 
 def draw_track(track: Track, width_px: int, race: DriveReport | None = None) -> Image:
-    """Return a BGR picture (H, width_px, 3) of the track from start to finish, and of a race on it."""
+    """Return a BGR picture (H, width_px, 3) for the track from start to finish, and for a race on it."""
     ribbon = track.ribbon
     first, last = np.searchsorted(ribbon.station_m, [-1e-6, track.finish_station_m])
     sections = np.arange(first, last + 1)
@@ -73,12 +73,12 @@ def draw_track(track: Track, width_px: int, race: DriveReport | None = None) -> 
 
 
 def _border(ribbon: Ribbon, sections: npt.NDArray[np.int64], side: float) -> npt.NDArray[np.float64]:
-    """Return the left (side = 1) or right (-1) borders of some cross-sections, (n, 3) metres."""
+    """Return the left (side = 1) or right (-1) borders at cross-sections, (n, 3) metres."""
     return np.asarray(ribbon.center_m[sections] + side * ribbon.half_width_m[sections, None] * ribbon.left[sections])
 
 
 def _draw_road(picture: Image, plan: Plan, ribbon: Ribbon, sections: npt.NDArray[np.int64]) -> None:
-    """Fill the road from the start on, and line its borders; gaps stay empty."""
+    """Fill the road from the start on, and line the borders; gaps stay empty."""
     left_px = plan.pixel(_border(ribbon, sections, 1.0))
     right_px = plan.pixel(_border(ribbon, sections, -1.0))
     for k, section in enumerate(sections[:-1]):
@@ -92,7 +92,7 @@ def _draw_road(picture: Image, plan: Plan, ribbon: Ribbon, sections: npt.NDArray
 
 
 def _draw_marks(picture: Image, plan: Plan, track: Track) -> None:
-    """Draw start, checkpoints and finish, and an arrow with its distance every 100 m of a lap."""
+    """Draw start, checkpoints and finish, and an arrow with the lap distance every 100 m."""
     ribbon = track.ribbon
     for station_m in np.arange(LABEL_EVERY_M, track.finish_station_m / track.n_laps, LABEL_EVERY_M):
         k = int(np.searchsorted(ribbon.station_m, station_m))

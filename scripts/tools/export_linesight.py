@@ -3,7 +3,7 @@
     python scripts/tools/export_linesight.py save/my_run --output linesight/save/my_run
 
 Only runs with a network like that of config_tmnf.py can be exported: no layer normalization, and an image.
-docs/coming_from.rst lists the parts that are converted.
+docs/coming_from.rst lists the converted parts.
 """
 
 from __future__ import annotations

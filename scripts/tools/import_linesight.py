@@ -3,7 +3,7 @@
     python scripts/tools/import_linesight.py linesight/save/my_run --output save/my_run
 
 The Linesight run's configuration is read from its folder (config_copy.py or config.bak.py, for example) or from
---linesight-config. Nothing in these files is executed. docs/coming_from.rst lists the parts that are converted.
+--linesight-config. Nothing in these files is executed. docs/coming_from.rst lists the converted parts.
 """
 
 from __future__ import annotations

@@ -33,18 +33,18 @@ import numpy.typing as npt
 
 CORNERS: Final = ("bottom-left", "bottom-right", "top-left", "top-right")
 FRAMES_PER_S: Final = 60
-"""Of a transparent video."""
+"""For a transparent video."""
 HEIGHT_PX: Final = 240
-"""Of a transparent video."""
+"""For a transparent video."""
 HEIGHT_SHARE: Final = 0.18
-"""Height of inputs over a video, as a share of the video's."""
+"""Height for inputs over a video, as a share of the video's."""
 MARGIN_SHARE: Final = 0.03
 """Distance from the borders, as a share of the video's height."""
 _AFTER_LAST_CHANGE_MS: Final = 1000
 _ROUNDING_MS: Final = 1e-6
 
 Draw = Callable[[float, int], npt.NDArray[np.uint8]]
-"""(time of the video in s, height in px) -> picture (height, W, 4), blue, green, red, alpha."""
+"""(video time in s, height in px) -> picture (height, W, 4), blue, green, red, alpha."""
 
 
 @command
@@ -98,9 +98,9 @@ def seconds(text: str) -> float:
 
 
 def write_over(draw: Draw, video: Path, output: Path, corner: str, height_px: int | None) -> int:
-    """Write a video with the inputs over it and its sound; return the number of frames.
+    """Write a video with sound and with the inputs over it; return the frame count.
 
-    The inputs are `height_px` high, or `HEIGHT_SHARE` of the video.
+    The inputs are `height_px` high, or a share `HEIGHT_SHARE` of the video.
 
     Raises:
         UserError: if the video is unreadable or smaller than the inputs, or cannot be written.
@@ -125,7 +125,7 @@ def write_over(draw: Draw, video: Path, output: Path, corner: str, height_px: in
 
 
 def write_transparent(draw: Draw, ends_s: float, output: Path, height_px: int) -> int:
-    """Write a transparent video of the inputs; return the number of frames."""
+    """Write a transparent video with the inputs; return the frame count."""
     n_frames = math.ceil(ends_s * FRAMES_PER_S)
     if n_frames < 1:
         raise UserError(f"{output}: with this offset the race is over before the video begins")

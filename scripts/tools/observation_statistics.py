@@ -38,9 +38,9 @@ if TYPE_CHECKING:
     from trackmania_rl.race.spaces import Spaces
 
 States = npt.NDArray[np.float32]
-"""(n, F) floats of states."""
+"""(n, F) state floats."""
 MOST_NAMED = 8
-"""Most maps, or blocks of constant floats, in a message."""
+"""Most maps, or blocks with constant floats, in a message."""
 
 
 @command

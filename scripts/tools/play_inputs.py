@@ -51,14 +51,14 @@ import numpy as np
 import numpy.typing as npt
 
 SCRIPT_NAME = "trackmania_rl_play.txt"
-"""File in TMInterface's folder of scripts, for its command `load`."""
+"""File in TMInterface's script folder, for the command `load`."""
 
 POLL_INTERVAL_S = 0.2
 APART_M = (0.0, 0.001, 0.1, 1.0)
 Driven = dict[int, npt.NDArray[np.float32]]
 """Positions (3,) by race time."""
 Fingerprint = tuple[float, int]
-"""Modification time and size of a file."""
+"""A file's modification time and size."""
 
 
 @command
@@ -180,7 +180,7 @@ def find_inputs(path: Path) -> list[Path]:
 
 
 def offer_script(file: Path, trackmania_base_path: str) -> str:
-    """Copy a script to the real game's folder of scripts, under Wine too; return the name to load."""
+    """Copy a script to the real game's script folder, also under Wine; return the name to load."""
     scripts = find_plugins_folder(trackmania_base_path).with_name("Scripts")
     with writing(scripts / SCRIPT_NAME):
         scripts.mkdir(exist_ok=True)
@@ -207,7 +207,7 @@ def keep_replay(arguments: argparse.Namespace, settings: Settings, before: dict[
 
 
 def autosaved(settings: Settings) -> dict[Path, Fingerprint]:
-    """Return the real game's replays of personal records, if their folder is known."""
+    """Return the real game's personal record replays, if the folder is known."""
     if settings.game.game == "simulated" or not settings.user.trackmania_base_path:
         return {}
     try:

@@ -105,7 +105,7 @@ def send_commands(port: int, commands: list[str]) -> None:
 
 
 def find_line(source: Path, maps_folder: Path) -> Path:
-    """Return the line of a file or map name."""
+    """Return the line for a file or map name."""
     tried = (source, maps_folder / source, maps_folder / f"{source}_0.5m.npy", maps_folder / f"{source}.npy")
     for file in tried:
         if file.is_file() and file.suffix == ".npy":

@@ -48,19 +48,19 @@ MS_PER_ACTION = 50
 """Default without a run's configuration."""
 Q_VALUES_FILE: Final = "q_values.npy"
 NO_ACTION: Final = -1
-"""Index of inputs without an action."""
+"""Index for inputs without an action."""
 MOST_BYTES: Final = 1 << 30
 DARKEST_SHARE: Final = 0.02
-"""Share of values below the colour scale, so that outliers do not stretch it."""
+"""Share of values below the colour scale, so outliers do not stretch it."""
 
 
 class RaceValues(NamedTuple):
-    """Q values of a race with T decisions among A actions."""
+    """Q values in a race with T decisions among A actions."""
 
     values: npt.NDArray[np.float32]  # (T, A)
-    names: tuple[str, ...]  # of the actions
+    names: tuple[str, ...]  # the actions'
     s_per_action: float
-    taken: Array | None = None  # (T,) index of the action taken, or `NO_ACTION`; None if unknown
+    taken: Array | None = None  # (T,) taken action's index, or `NO_ACTION`; None if unknown
 
     @property
     def best(self) -> Array:
@@ -108,7 +108,7 @@ def main(words: list[str] | None = None) -> None:
 
 
 def values_files(path: Path, map_name: str | None) -> list[Path]:
-    """Return a file, or those of a run's fastest records, of one map or all.
+    """Return a file, or those in a run's fastest records, for one map or all.
 
     Raises:
         UserError: if there is none.
@@ -132,14 +132,14 @@ def values_files(path: Path, map_name: str | None) -> list[Path]:
 
 
 def race_of(file: Path, console: Console) -> RaceValues:
-    """Read a record; action names and actions taken need its run's configuration."""
+    """Read a record; action names and actions taken need the run's configuration."""
     values = read_q_values(file)
     names, ms_per_action, taken = tuple(f"action {action}" for action in range(values.shape[1])), MS_PER_ACTION, None
     run_folder, settings = file.resolve().parent.parent.parent, None
     if is_run(run_folder):
         try:
             settings = read_snapshot(run_folder)
-        except SettingsError as error:  # e.g. of an older version
+        except SettingsError as error:  # e.g. from an older version
             console.print(f"actions have no names here: {error}", soft_wrap=True)
     if settings is not None:
         ms_per_action = settings.game.ms_per_action

@@ -60,7 +60,7 @@ def main() -> None:
 
 
 def write_races(log: Path, file: Path) -> None:
-    """Write a JSON line for each race of a run."""
+    """Write a JSON line for each race in a run."""
     try:
         with file.open("w", encoding="utf-8") as lines:
             lines.writelines(json.dumps(race) + "\n" for race in races_with_learning(log))

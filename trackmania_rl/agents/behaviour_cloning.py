@@ -1,7 +1,7 @@
 """Behaviour cloning (Pomerleau 1988, "ALVINN"): the network learns the actions in the memory, and ignores rewards.
 
-An `IQN_Network`'s values serve as logits, so that drivers are kept, evaluated and exported as any other; they are
-no returns. It is for data sets (setting `offline`): collectors' own races would be imitated as well.
+An `IQN_Network`'s values serve as logits, so drivers are kept, evaluated and exported as any other; they are
+no returns. It is for data sets (setting `offline`): collectors' races would be imitated, too.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ class AgentBuilder(Protocol):
         """Make the network that drives, with initial weights, on the CPU; collectors receive its parameters."""
 
     def make_actor(self, network: nn.Module, device: torch.device, rng: np.random.Generator) -> Actor:
-        """Make an actor with a network, which is moved to a device; `rng` is the exploration source."""
+        """Make an actor with a network moved to a device; `rng` is the exploration source."""
 
     def make_learner(self, network: nn.Module) -> Agent:
         """Make the agent that trains a network."""

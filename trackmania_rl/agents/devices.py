@@ -71,7 +71,7 @@ def pick_device(torch_device: str, setting: str = "torch_device") -> torch.devic
 def pick_playing_device(settings: Settings, spaces: Spaces) -> torch.device:
     """Return the collectors' device: as `collector_device` says; "auto" is the processor, unless there is an image.
 
-    A few float states take less than a millisecond on a processor, less than GPU launches.
+    A few float states take a processor less time than a GPU's launches.
 
     Raises:
         UserError: if torch cannot use the named device.
@@ -84,9 +84,9 @@ def pick_playing_device(settings: Settings, spaces: Spaces) -> torch.device:
 
 @functools.cache
 def why_unusable(device: str) -> str | None:
-    """Return the reason why torch cannot compute on a device, in one line; None if it can.
+    """Return in one line why torch cannot compute on a device; None if it can.
 
-    torch lists GPUs that are older than its kernels or newer than the driver, so this makes a computation.
+    torch lists GPUs older than its kernels or newer than the driver, so this makes a computation.
     """
     try:
         torch.ones(1, device=device).add_(1).item()
@@ -140,10 +140,10 @@ def bfloat16_is_faster(n_outputs: int, n_inputs: int) -> bool:
 
 
 def compiled(function: Callable[Arguments, Result], mode: str | None = None) -> Callable[Arguments, Result]:
-    """Compile a function as a single graph. If that fails, for example without a C++ compiler, warn once and run it.
+    """Compile a function as a single graph. If that fails, as without a C++ compiler, warn once and run it.
 
     Args:
-        function: works on tensors; a change of anything else that it reads compiles it again.
+        function: works on tensors; changes to anything else that it reads recompile it.
         mode: for `torch.compile`; "reduce-overhead" records CUDA graphs, whose results the next call overwrites.
     """
     works = True
@@ -185,7 +185,7 @@ def _configure_dynamo() -> None:
 
 
 def _give_tqdm_a_lock() -> None:
-    """Keep tqdm, which torch's compiler calls, from making a semaphore: one that is killed remains in /dev/shm."""
+    """Keep tqdm, which torch's compiler calls, from making a semaphore: a killed one remains in /dev/shm."""
     if importlib.util.find_spec("tqdm") is not None:
         import tqdm
 
@@ -195,7 +195,7 @@ def _give_tqdm_a_lock() -> None:
 def keep_freed_memory() -> None:
     """Keep freed memory for the next update, with the GNU C library.
 
-    By default it returns large tensors to the system, and gets them again filled with zeros. That takes a seventh of a
+    By default it returns large tensors to the system and gets them back zeroed, which takes a seventh of a
     full-size update on a processor.
     """
     if platform.libc_ver()[0] != "glibc":
@@ -214,7 +214,7 @@ def usable_cores() -> int:
 def pick_learner_threads(settings: Settings, spaces: Spaces) -> int:
     """Return the setting `learner_threads`. "auto" is every core without a collector for convolutions, and else 1.
 
-    Threads synchronize at each operation, which makes small ones slower. Their number changes the sums' last bits, so
+    Threads synchronize at each operation, which slows small ones. Their number changes the sums' last bits, so
     synchronous runs have one.
     """
     if settings.run.learner_threads != "auto":

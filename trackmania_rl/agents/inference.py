@@ -227,7 +227,7 @@ class Recording(NamedTuple):
 
 
 class PreparedMeanValues(MeanValues):
-    """The same for an `IQN_Network`, several times as fast: all that depends only on the weights is computed once.
+    """The same for an `IQN_Network`, several times as fast: all that only the weights determine is computed once.
 
     The heads' first layers are one matrix, and the mean is taken before the last layers, which are linear. Products are
     transposed, which is faster for few rows. Where factors multiply hidden layers, their mean is in the last layer.

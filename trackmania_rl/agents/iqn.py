@@ -2,7 +2,7 @@
 
 IQN (Dabney et al. 2018, "Implicit Quantile Networks for Distributional Reinforcement Learning", arXiv:1806.06923)
 learns each action's return distribution instead of the mean return. The network returns quantiles: at *tau* = 0.5 the
-median, at 0.9 a return that is exceeded one time in ten. An action's value is the mean over many taus.
+median, at 0.9 a return exceeded one time in ten. An action's value is the mean over many taus.
 
 The return sums the rewards until a *mini-race* with fixed duration ends. The state's first float is the mini-race's
 elapsed time, so gamma may be 1.
@@ -131,7 +131,7 @@ class IQN_Network(QuantileNetwork):
     arXiv:1511.06581) turn the products into returns: Q = V + A - mean(A).
 
     With `quantile_factors_multiply = "hidden_layers"` there are 2U factors, which multiply the heads' hidden layers.
-    Everything before the last layers is then computed once per state, not once per tau.
+    All before the last layers is then computed once per state, not per tau.
 
     At full size the keys and shapes in `state_dict()` equal Linesight's published network: 6,578,333 parameters.
     """
@@ -302,7 +302,7 @@ class SelfLossScaling(nn.Module):
         if not self.training:
             rate = rate * (self.batches == 0)  # only the first batch sets the means
         batch_mean = divisors.mean()
-        is_finite = torch.isfinite(batch_mean)  # a target that is not finite would stay in the means
+        is_finite = torch.isfinite(batch_mean)  # a non-finite target would stay in the means
         mean = torch.where(is_finite, torch.lerp(self.mean, batch_mean, rate), self.mean)
         clamped = torch.maximum(divisors, mean / SELF_LOSS_CLAMP_RATIO).clamp_min(SMALLEST_DIVISOR)
         clamped_mean = torch.where(is_finite, torch.lerp(self.clamped_mean, clamped.mean(), rate), self.clamped_mean)
@@ -385,7 +385,7 @@ def _tensordict(entries: dict[str, Tensor]) -> TensorDict:
 
 
 class IQNAgent(Agent):
-    """The agent that ships: trains a network, which is moved to a device.
+    """The agent that ships: trains a network moved to a device.
 
     The seed is for the taus and the fresh networks at resets. `use_torch_compile` compiles the functions that
     `update` calls, which takes half a minute.

@@ -181,7 +181,7 @@ class TorchRLAgent:
         """Make a `TorchRLLearner`."""
         device = pick_device(self._settings.run.torch_device)
         seed = self._learner_seed
-        network.to(device)  # before the loss takes it, so that they share their buffers
+        network.to(device)  # before the loss takes it, so they share their buffers
         networks = [network, *self._make_networks()[1:]]
         named = dict(zip(NETWORKS[self._loss], networks, strict=True))
         with OwnRandomState(seed, torch.device("cpu"))():  # for the weights of further Q networks
@@ -398,7 +398,7 @@ class TorchRLLearner(Agent):
     def update(self, batch: TensorDictBase, process_losses: ProcessLosses | None = None) -> TensorDictBase:
         """Make one update: loss, backward, clipping, optimizer step, target networks.
 
-        A gradient that is not finite is set to 0.
+        A non-finite gradient is set to 0.
         """
         normalization = self.loss_module.normalization
         if isinstance(normalization, RunningNormalization):

@@ -78,7 +78,7 @@ def move_into(vector: Tensor, network: nn.Module) -> None:
 
 
 def _views_of_bytes(vector: Tensor, network: nn.Module) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield each weight tensor, and a view on the bytes. The widest are first, so that each is aligned."""
+    """Yield each weight tensor, and a view on the bytes. The widest are first, so each is aligned."""
     tensors = weights_of(network)
     sizes = [tensor.nbytes for tensor in tensors]
     if sum(sizes) != len(vector):
@@ -135,8 +135,8 @@ def clip_gradient(gradient: Tensor, most_value: float, most_norm: float) -> Tens
 class RAdam(torch.optim.AdamW):
     """RAdam (Liu et al. 2020, arXiv:1908.03265) with decoupled weight decay, for one weight vector.
 
-    RAdam is Adam with a step size that depends on the step count. So this is torch's fused Adam, which takes a
-    third of the time that `torch.optim.RAdam` takes, and makes the same steps.
+    RAdam is Adam with a step size that depends on the step count, so this is torch's fused Adam, which takes a
+    third of `torch.optim.RAdam`'s time and makes the same steps.
 
     `learning_rate`, `betas`, `epsilon` and `decay` apply to the next steps. A step shrinks the weights (P,) by the
     share `learning_rate * decay`.

@@ -121,7 +121,6 @@ def _gib(size_bytes: int) -> str:
 
 
 def _gpu() -> str | None:
-    """Return the GPU's name and memory, None if torch finds none."""
     if not torch.cuda.is_available():
         return None
     return f"{torch.cuda.get_device_name()}, {_gib(torch.cuda.get_device_properties(0).total_memory)}"

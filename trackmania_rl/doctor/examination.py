@@ -74,7 +74,7 @@ def examine(
 
 
 def check_packages(wanted_packages: Iterable[Requirement]) -> Iterator[Finding]:
-    """Compare the installed packages with the versions that are tested together, or with a wheel's bounds."""
+    """Compare the installed packages with the versions tested together, or with a wheel's bounds."""
     wanted_packages = list(wanted_packages)
     are_pinned = all(str(wanted.specifier).startswith("==") for wanted in wanted_packages)
     n_right = 0
@@ -93,7 +93,7 @@ def check_packages(wanted_packages: Iterable[Requirement]) -> Iterator[Finding]:
 
 
 def check_distribution(distribution: Distribution) -> Iterator[Finding]:
-    """Check the packages that an installed wheel requires, and name the extras that are not installed."""
+    """Check the packages that an installed wheel requires, and name missing extras."""
     declared = [Requirement(text) for text in distribution.requires or ()]
     yield from check_packages([package for package in declared if _is_needed(package)])
     missing = [

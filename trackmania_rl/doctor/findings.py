@@ -77,7 +77,7 @@ def problem(check: Check, text: object) -> Finding:
 
 @dataclass(frozen=True)
 class Context:
-    """Configuration that is checked, run folder, and folder with requirements.txt and maps."""
+    """Checked configuration, run folder, and folder with requirements.txt and maps."""
 
     settings: Settings
     output_folder: Path

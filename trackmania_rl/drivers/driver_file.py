@@ -225,7 +225,7 @@ def read_driver(file: Path) -> DriverFile:
     Sizes are bounded, and no code is run. `drivers.loading` validates the settings.
 
     Raises:
-        DriverFileError: if it is missing, damaged, too large, from another version, or no driver.
+        DriverFileError: if missing, damaged, too large, from another version, or no driver.
     """
     shipped = SHIPPED_FOLDER / file
     file_to_read = shipped if shipped.is_file() and not file.exists() else file
@@ -289,7 +289,6 @@ def _digest(card: Mapping[str, Any], weights: Mapping[str, Tensor]) -> str:
 
 
 def _require_bounded(value: Any) -> None:
-    """Raise `ValueError` for integers above `LARGEST_NUMBER`."""
     if isinstance(value, Mapping):
         for name, entry in value.items():
             if name not in ("frames_total", "best_time_ms", "generator"):

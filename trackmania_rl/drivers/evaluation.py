@@ -1,7 +1,7 @@
 """Greedy races by a trained driver.
 
 Neither the simulated game nor a greedy driver is random. Race 1 on a map is greedy throughout. Each further one begins
-with forced actions, drawn by the run's seed, so that the races show how robust the driving is.
+with forced actions, drawn by the run's seed, so the races show how robust the driving is.
 """
 
 from __future__ import annotations
@@ -205,7 +205,7 @@ def load_driver(
     """Load a run's averaged weights (online ones if it has no average), or a driver's file.
 
     Args:
-        source: save/{run_name}, or a driver's file, which is not trusted.
+        source: save/{run_name}, or an untrusted driver's file.
         checkpoint: another checkpoint or driver in this run; None for the newest checkpoint.
         torch_device: as the setting with that name; None for the collectors' device.
         code: modules that a driver's file may import besides the shipped ones. Read them first.

@@ -23,12 +23,12 @@ CARD_FILE = "README.md"
 
 
 def push_driver(file: Path, repository: str, about: Mapping[str, str], *, is_private: bool = False) -> str:
-    """Upload a driver file to a repository, USER/NAME, which is made if it does not exist; return the page's address.
+    """Upload a driver file to a repository, USER/NAME, made if missing; return the page's address.
 
     Args:
         file: the driver's.
         repository: USER/NAME.
-        about: headings and texts for the repository's page, which is written if it has none yet.
+        about: headings and texts for the repository's page, written if it has none yet.
         is_private: whether a new repository is private.
 
     Raises:
@@ -104,7 +104,6 @@ def _naming(what: str) -> Iterator[None]:
 
 
 def _page(name: str, repository: str, about: Mapping[str, str]) -> str:
-    """Write a repository's page, in Markdown."""
     facts = "\n".join(f"* {heading}: {text}" for heading, text in about.items())
     return f"""---
 library_name: trackmania-rl

@@ -1,4 +1,4 @@
-"""Drivers: from a run to a driver's file, and from a file, which is not trusted, to settings and a network here."""
+"""Drivers: from a run to a driver's file, and from an untrusted file to settings and a network here."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ log = logging.getLogger(__name__)
 CONFIG_FILE: Final = PROJECT_FOLDER / "config_files" / "config.py"
 """This machine's configuration, which has the settings that a driver's file lacks."""
 STATISTICS: Final = "state_normalization"
-"""May lack a block that is not observed."""
+"""May lack an unobserved block."""
 _WITHOUT_LEARNING: Final[Mapping[str, Any]] = {
     **{name: DEFAULTS[name] for name in RewardSettings.model_fields if name != "reward"},
     "n_collectors": 1,
@@ -110,7 +110,7 @@ def load_weights(source: Path, settings: Settings) -> Learned:
     The weights are the averaged ones, or the online ones without an average.
 
     Raises:
-        UserError: if they are missing or damaged.
+        UserError: if missing or damaged.
     """
     if is_driver_file(source):
         driver = read_driver(source)
@@ -135,10 +135,10 @@ def load_weights(source: Path, settings: Settings) -> Learned:
 
 
 def load_learned(source: Path, checkpoint: Path | None = None, code: Collection[str] = ()) -> Learned:
-    """Load a run, or a driver's file, which is not trusted, with its settings.
+    """Load a run, or an untrusted driver's file, with its settings.
 
     Args:
-        source: save/{run_name}, or a driver's file.
+        source: save/{run_name} or a driver's file.
         checkpoint: another checkpoint or driver in this run; None for the newest checkpoint.
         code: modules that a driver's file may import besides the shipped ones.
 

@@ -48,7 +48,7 @@ def environment_spec(settings: Settings, maps: Sequence[str] = ()) -> EnvSpec | 
         maps: see `make_race_env`; none for the map cycle's. Only the last path part is written.
 
     Returns:
-        The specification; None for custom environments without a Gymnasium id, or with arguments that are not JSON.
+        The specification; None for custom environments without a Gymnasium id, or with non-JSON arguments.
     """
     games = settings.game.games
     if games == RACES:

@@ -31,7 +31,7 @@ OF_ACTIONS: Final = (GREEDY,)
 OF_STATES: Final = (METERS, "current_zone_idx", "car_gear_and_wheels", "position_m")
 """Race columns from which the reward may be computed, see `Race`."""
 COLUMNS: Final = (*OF_STATES, *OF_ACTIONS, RACE_TIME, POTENTIALS)
-"""Episode infos that are used; there may be others."""
+"""Used episode infos; there may be others."""
 
 
 @dataclass(frozen=True)

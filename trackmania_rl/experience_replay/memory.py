@@ -146,7 +146,7 @@ class Memory(Protocol):
     """Stores races and samples batches. A memory derives from this class; the abstract methods suffice.
 
     Attributes:
-        capacity: the largest possible length; None if there is no limit.
+        capacity: the largest possible length; None for no limit.
     """
 
     capacity: int | None = None
@@ -181,7 +181,7 @@ class Memory(Protocol):
         return None
 
     def sample_test(self, n: int) -> TensorDictBase | None:
-        """Draw a batch from transitions that are never trained on; None if there are none."""
+        """Draw a batch from transitions never trained on; None without any."""
         return None
 
     def blank_batch(self) -> TensorDictBase | None:

@@ -43,7 +43,7 @@ class DataSet:
     env_spec: EnvSpec | None  # None if unknown
 
     def episodes(self) -> Iterator[Episode]:
-        """Yield the episodes, with those infos that are used here.
+        """Yield the episodes, with the infos used here.
 
         Raises:
             UserError: if one is damaged.
@@ -175,7 +175,6 @@ def _buffers(episodes: Iterable[Episode], about: list[Mapping[str, Any]]) -> Ite
 
 
 def _find(text: str, folder: Path) -> Path:
-    """Return the folder with a data set's files."""
     looked_in = [folder / text, _root() / text]
     for path in looked_in:
         for data in (path / DATA, path):
@@ -208,7 +207,7 @@ def _minari() -> tuple[Any, Any]:
     """Import Minari; return the package and the storage class.
 
     Raises:
-        UserError: if it is not installed.
+        UserError: if not installed.
     """
     try:
         import minari
@@ -225,8 +224,8 @@ def _check_files(data: Path) -> None:
     """Check a data set's files before Minari reads them.
 
     Raises:
-        UserError: if they are not regular, or too large.
-        ValueError: if they are not in Minari's HDF5 format.
+        UserError: if not regular, or too large.
+        ValueError: if not in Minari's HDF5 format.
     """
     metadata = parse_json(read_bounded(data / METADATA, LARGEST_METADATA_BYTES), allow_infinity=True)
     require_regular(data / MAIN_FILE)

@@ -1,8 +1,8 @@
 """The train and test replay buffers, which sample mini-races.
 
-The agent estimates the rewards over the next few seconds instead of the time to a finish that is minutes away. Each
+The agent estimates the rewards over the next few seconds instead of the time to a finish minutes away. Each
 sampled state is at a random point in a *mini-race* with fixed duration; rewards beyond the end do not count,
-so that the sum is bounded and gamma may be 1.
+so the sum is bounded and gamma may be 1.
 """
 
 from __future__ import annotations

@@ -233,12 +233,10 @@ class RingBuffer:
             self.origin = object()
 
     def _copy(self, rows: range, columns: Mapping[str, torch.Tensor], n_positions: int) -> None:
-        """Copy rows from another ring's columns."""
         for positions, places in pieces(rows, n_positions):
             self._write(rows[places], {name: column[positions] for name, column in columns.items()})
 
     def _write(self, rows: range, sources: Mapping[str, Any], from_place: int = 0) -> None:
-        """Write arrays or tensors, from a place on, to some rows."""
         if self.files is not None and self.files.rows_before_loss(rows.stop) < 0:
             self.files.claim(rows.stop + self.n_positions - self.capacity)
         for positions, places in pieces(rows, self.n_positions):

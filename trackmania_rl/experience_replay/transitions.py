@@ -301,7 +301,7 @@ class ProportionalSampler(RandomSampler):
     multiplied by (min(p) / p_i)^beta, which corrects the bias fully at beta = 1; the minimum is the batch's. A
     new transition has the largest priority so far, at least 1.
 
-    Drawing is one cumulative sum and one binary search over all priorities, which is short beside an update even for a
+    Drawing is one cumulative sum and one binary search over all priorities, short beside an update even for a
     million transitions. `alpha` = 0 draws evenly; a changed one applies to a transition when it is trained on again.
     """
 

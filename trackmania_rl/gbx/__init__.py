@@ -1,1 +1,1 @@
-"""Reading the game's own files through pygbx."""
+"""Reading the game's files through pygbx."""

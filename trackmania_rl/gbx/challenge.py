@@ -53,7 +53,7 @@ class Gate(Enum):
 class Block:
     """Block in a map."""
 
-    name: str  # model, for example "StadiumRoadMain"
+    name: str  # such as "StadiumRoadMain"
     cell: tuple[int, int, int]  # (x, y, z) in the map's grid; y counts upwards
     # 0 to 3: 0 is along +z, each further one a right angle to the right (1: -x)
     quarter_turns: int

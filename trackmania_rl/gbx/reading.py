@@ -136,7 +136,7 @@ def read_gbx(path: Path) -> GbxFile:
     """Read and parse a file.
 
     Raises:
-        GbxError: if it is missing, not a `.Gbx` file, too large, or damaged.
+        GbxError: if missing, not a `.Gbx` file, too large, or damaged.
     """
     if not path.exists():
         raise GbxError(f"{path}: no such file")
@@ -147,7 +147,7 @@ def parse_gbx(data: bytes, path: Path) -> GbxFile:
     """Parse a file's bytes; `path` is for errors.
 
     Raises:
-        GbxError: if they are not a `.Gbx` file, or damaged, or pygbx is not installed.
+        GbxError: if not a `.Gbx` file, or damaged, or pygbx is not installed.
     """
     class_id = _check_head(data, path)
     if (later := _LATER_GAME.search(data, 17, 17 + int.from_bytes(data[13:17], "little"))) is not None:

@@ -61,8 +61,8 @@ RACE_RUNNING = "_FakeIsRaceRunning"
 class ControlEvent:
     """One change to one input."""
 
-    time_ms: int  # on the ghost's own clock (`Ghost.inputs_begin_ms`)
-    # for example "Accelerate", "Steer"; names beginning with "_" are the game's own
+    time_ms: int  # on the ghost's clock (`Ghost.inputs_begin_ms`)
+    # such as "Accelerate", "Steer"; names beginning with "_" are the game's own
     name: str
     value: int  # 1 pressed, 0 released; for analog inputs -65536 to 65536, positive to the right (or forwards)
 

@@ -129,7 +129,7 @@ def read_linesight_config(file: Path) -> dict[str, Any]:
 
 
 def _names_touched(statement: ast.stmt) -> set[str]:
-    """Return the names that a statement in another form may change: it assigns them or calls their methods."""
+    """Return the names that another statement may change by assignment or a method call."""
     names = set()
     for node in ast.walk(statement):
         match node:
@@ -212,7 +212,7 @@ def settings_from_linesight(values: Mapping[str, Any], base: Settings) -> tuple[
 
 
 def _without_counterpart(plain: Mapping[str, Any], known: Mapping[str, Any]) -> list[str]:
-    """Return a line for each name without a setting here, unless it has the published value."""
+    """Return a line for each name without a setting here and without the published value."""
     lines = []
     for name, value in plain.items():
         if NAMES_HERE.get(name, name) in known or name in IGNORED:
@@ -230,7 +230,7 @@ def _without_counterpart(plain: Mapping[str, Any], known: Mapping[str, Any]) -> 
 
 
 def _what_fits(known: dict[str, Any], wanted: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Return the wanted settings that are valid together, and an error for each other one."""
+    """Return the wanted settings valid together, and an error for each other one."""
     taken: dict[str, Any] = {}
     problems: dict[str, str] = {}
     is_growing = True

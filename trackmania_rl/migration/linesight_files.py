@@ -33,7 +33,7 @@ SCALER: Final = "scaler.torch"
 STATISTICS: Final = "accumulated_stats.joblib"
 
 SCALER_STATE: Final[Mapping[str, type[float] | type[int]]] = {"scale": float, "_growth_tracker": int}
-"""Entries in the gradient scaler's state dict that are converted."""
+"""Entries in the gradient scaler's state dict to convert."""
 COMPILED_PREFIX: Final = "_orig_mod."
 LARGEST_STATISTICS_BYTES: Final = 1 << 16
 LARGEST_WEIGHTS_BYTES: Final = 128 << 20
@@ -84,7 +84,7 @@ def read_weights(file: Path) -> dict[str, Tensor]:
 
 
 def read_moments(file: Path) -> Moments | None:
-    """Return the optimizer's state; None if it has made no step."""
+    """Return the optimizer's state; None before the first step."""
     content = _load_torch(file)
     try:
         states = [content["state"][index] for index in sorted(content["state"])]
@@ -217,7 +217,7 @@ def write_loss_scale(file: Path, state: Mapping[str, Any]) -> None:
 
 
 def write_statistics(file: Path, statistics: LinesightStatistics, batch_size: int, target_updates_every: int) -> None:
-    """Write counters as a plain pickle, which joblib reads as well.
+    """Write counters as a plain pickle, which joblib also reads.
 
     Every `target_updates_every` transitions trained on, Linesight updates the target network.
     """

@@ -51,7 +51,7 @@ class LinesightRun:
 
 
 def read_linesight_run(folder: Path) -> LinesightRun:
-    """Read a run's folder. Log other files than the online weights that are missing.
+    """Read a run's folder. Log missing files, except the online weights.
 
     Raises:
         UserError: without online weights, or if a file cannot be read within a time limit.
@@ -227,7 +227,6 @@ def _network_for(settings: Settings) -> QuantileNetwork:
 
 
 def _trainer_state(run: LinesightRun, settings: Settings, network: QuantileNetwork) -> dict[str, Any]:
-    """Return a checkpoint's state."""
     seed = SeedTree(settings.run.seed).integer("learner")
     agent = IQNAgent(network, settings.agent, device=torch.device("cpu"), seed=seed)
     agent.load_weights(run.online)

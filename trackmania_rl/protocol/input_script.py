@@ -100,7 +100,7 @@ def parse_input_script(text: str) -> list[InputEvent]:
 
 
 def _parse(text: str) -> tuple[list[InputEvent], list[str]]:
-    """Return the events, and notes on commands that are left out or clipped."""
+    """Return the events, and notes on commands left out or clipped."""
     events: list[InputEvent] = []
     notes: list[str] = []
     for number, line in enumerate(text.splitlines(), start=1):

@@ -197,7 +197,7 @@ def pack_bytes(message_id: MessageId, payload: bytes) -> bytes:
 def link_version(in_menus_answer: int) -> int:
     """Return our plugin's version from the first answer to IS_IN_MENUS after LINK_VERSION_COMMAND; 0: another plugin.
 
-    The command itself has no answer, so that other plugins stay in step.
+    The command itself has no answer, so other plugins stay in step.
     """
     return max(in_menus_answer, 0) >> _FIRST_LINK_VERSION_BIT
 

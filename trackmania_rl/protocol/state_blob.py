@@ -155,7 +155,7 @@ class CheckpointLayout:
     Attributes:
         state_count: checkpoints in one lap, the finish included.
         time_count: checkpoints in all laps, the finish included.
-        times_offset: byte offset, first (time, stunt score) pair.
+        times_offset: byte offset where the first (time, stunt score) pair begins.
     """
 
     __slots__ = ("state_count", "time_count", "times_offset")
@@ -167,7 +167,7 @@ class CheckpointLayout:
 
     @property
     def blob_bytes(self) -> int:
-        """Whole blob's size."""
+        """Blob size."""
         return self.times_offset + CHECKPOINT_TIME_BYTES * self.time_count
 
     @classmethod

@@ -96,7 +96,7 @@ class KeyActions:
             n_games: required n; None for a single action (n = 1).
 
         Raises:
-            UserError: if they are not actions of this kind.
+            UserError: if not actions of this kind.
         """
         given = np.asarray(actions)
         shape = () if n_games is None else (n_games,)

@@ -192,7 +192,6 @@ def judge(
 
 
 def _word(dtype: np.dtype[np.void], name: str) -> int:
-    """Return a state blob field's index, in 32-bit words."""
     assert dtype.fields is not None
     return dtype.fields[name][1] // 4
 

@@ -207,7 +207,7 @@ class Race:
     ``meters_advanced_along_centerline``   (T + 1,) float64            metres along the line, the finish line's at last
     ``position_m``                         (T + 1, 3) float32          place in the world
     ``speed_m_s``                          (T + 1,) float64            speed
-    ``rewards``                            (T,) float32                of an own environment, in place of metres
+    ``rewards``                            (T,) float32                from a custom environment, not metres
     ====================================== =========================== ================================================
 
     Custom environments have columns from ``frames`` to ``action_log_prob``, ``rewards`` and ``info_{name}``. The last
@@ -314,7 +314,7 @@ class CollectorProgress:
         """Load what `state_dict` returned.
 
         Raises:
-            KeyError or ValueError: if it is malformed.
+            KeyError or ValueError: if malformed.
         """
         counts = {"n_races": state["n_races"], "place": state["place"], **state["of_generators"]}
         if not all(isinstance(count, int) and count >= 0 for count in counts.values()):
@@ -339,7 +339,7 @@ class CollectorsProgress(dict[int, CollectorProgress]):
         """Load a state.
 
         Raises:
-            KeyError or ValueError: if it is malformed.
+            KeyError or ValueError: if malformed.
         """
         self.clear()
         for collector, state in state_dict["collectors"].items():

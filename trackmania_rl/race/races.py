@@ -155,8 +155,8 @@ class Races:
         q_values: npt.NDArray[np.float32],
         action_log_prob: npt.NDArray[np.float32] | float | None = None,
     ) -> None:
-        """Record a `BatchDecision` in some races' newest states, or a `PolicyDecision` in one."""
-        if q_values.shape[-1] != self.columns.q_values.shape[-1]:  # a user's own policy may return another number
+        """Record a `BatchDecision` in races' newest states, or a `PolicyDecision` in one."""
+        if q_values.shape[-1] != self.columns.q_values.shape[-1]:  # a user's policy may return another number
             values = np.zeros((*self.columns.q_values.shape[:2], q_values.shape[-1]), dtype=np.float32)
             self.columns = self.columns._replace(q_values=values)
         rows = self.rows[races]
@@ -331,7 +331,7 @@ class Races:
         self._copy_state(race, self.rows[race] - 1, self.rows[race])
 
     def under_way(self, race: int, states: range) -> Race:
-        """Return some states from a race under way and the actions between them, as views of the columns."""
+        """Return states from a race under way and the actions between them, as views of the columns."""
         columns = self._of_race(race, states)
         facts = RaceFacts.of_entry(
             self._entries[race], n_actions=len(columns.actions), furthest_zone_idx=int(columns.zone_idx.max())
@@ -379,7 +379,6 @@ class Races:
         return Race(self._race_columns(columns), facts)
 
     def _race_columns(self, columns: StateColumns) -> dict[str, npt.NDArray[Any]]:
-        """Return columns by `Race`'s names."""
         return {
             "frames": columns.frames,
             "state_float": columns.floats,

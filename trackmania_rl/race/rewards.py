@@ -86,7 +86,7 @@ def is_finite_as_stored(column: Any) -> bool:
 
 
 def first_not_finite(columns: Mapping[str, Any]) -> str | None:
-    """Return the first non-finite column's name, see `is_finite_as_stored`; None if there is none."""
+    """Return the first non-finite column's name, see `is_finite_as_stored`, or None."""
     return next((name for name, column in columns.items() if not is_finite_as_stored(column)), None)
 
 

@@ -55,7 +55,7 @@ _ROTATION_WORD = STATE_HEAD_DTYPE.fields["rotation"][1] // 4
 _POSITION_WORD = STATE_HEAD_DTYPE.fields["position_m"][1] // 4
 
 STEP_PX: Final = 0.5
-"""Half a pixel, so that no one-pixel border is skipped."""
+"""Half a pixel, so no one-pixel border is skipped."""
 CAR_BOX_M: Final = ((-1.2, 1.2), (0.0, 1.1), (-2.2, 2.4))
 """(right, left), (bottom, top) and (rear, front) for the car with shadow, which hides the ground."""
 

@@ -98,7 +98,7 @@ class RunLog:
     """Writer for a run's log. There is one at a time, in the learner. Thread-safe.
 
     Each race, message and figure set is committed at once. Those that cannot be written wait in memory, and are
-    tried again every `RETRY_EVERY_S`. A log that was deleted is made again. `kill -9` loses no written race; a power
+    tried again every `RETRY_EVERY_S`. A deleted log is made again. `kill -9` loses no written race; a power
     cut may lose the newest ones.
     """
 
@@ -250,7 +250,7 @@ class RunLog:
 
     @contextlib.contextmanager
     def _beginning(self) -> Iterator[None]:
-        """Raise `UserError` in place of an I/O error."""
+        """Raise `UserError` instead of an I/O error."""
         try:
             with self._writing():
                 yield

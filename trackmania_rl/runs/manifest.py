@@ -34,7 +34,7 @@ class DamagedError(CheckpointError):
 
 
 class DiskTooFullError(CheckpointError):
-    """A checkpoint that is larger than what the disk can spare; nothing was written."""
+    """A checkpoint that is larger than the disk can spare; nothing was written."""
 
 
 class _Frozen(BaseModel):
@@ -124,7 +124,7 @@ def read_manifest(folder: Path) -> Manifest:
     """Read the manifest in a checkpoint's folder.
 
     Raises:
-        DamagedError: if it is missing, damaged or in another format.
+        DamagedError: if missing, damaged or in another format.
     """
     if not folder.is_dir():
         raise DamagedError(f"{folder}: there is no such checkpoint folder")

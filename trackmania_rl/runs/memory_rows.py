@@ -1,6 +1,6 @@
 """Replay memory rows on disk: `.npz` files with consecutive rows, which are written once and never changed.
 
-A checkpoint writes the rows that are new since the one before and names the files with the others. A file that no
+A checkpoint writes the rows since the one before and names the files with the others. A file that no
 checkpoint names is deleted.
 """
 
@@ -80,7 +80,7 @@ def open_files(replay: Path, entry: RowsEntry) -> row_files.RowFiles:
     """Open a disk replay memory's files.
 
     Raises:
-        DamagedError: if they are missing or damaged, or checkpoint rows were overwritten since.
+        DamagedError: if missing or damaged, or checkpoint rows were overwritten since.
     """
     try:
         files = row_files.RowFiles.open(replay / str(entry.files))
@@ -92,7 +92,7 @@ def open_files(replay: Path, entry: RowsEntry) -> row_files.RowFiles:
 
 
 def check_sizes(folder: Path, entry: RowsEntry) -> None:
-    """Raise `DamagedError` for a row file that is missing or has another size."""
+    """Raise `DamagedError` for a row file missing or with another size."""
     for segment in entry.segments:
         n_bytes = _size(folder / segment.file)
         if n_bytes != segment.bytes:

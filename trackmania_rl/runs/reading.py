@@ -45,7 +45,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class LoadedCheckpoint:
-    """A checkpoint that was read.
+    """A loaded checkpoint.
 
     Attributes:
         folder: the checkpoint's.

@@ -438,7 +438,7 @@ def _tracks(map_cycle: Any) -> set[str]:
 
 
 def require_accepted(changes: Sequence[SettingChange], accepted: Collection[str], run_folder: Path) -> None:
-    """Raise `UserError` for meaning changes that are not accepted."""
+    """Raise `UserError` for unaccepted meaning changes."""
     refused = [change for change in changes_of_meaning(changes) if change.name not in accepted]
     if refused:
         raise UserError(
@@ -450,6 +450,6 @@ def require_accepted(changes: Sequence[SettingChange], accepted: Collection[str]
 
 
 def require_known(names: Collection[str]) -> None:
-    """Raise `UserError` for names that are no settings."""
+    """Raise `UserError` for unknown setting names."""
     if unknown := sorted(set(names) - FIELDS.keys()):
         raise UserError(f"--accept-change {' '.join(unknown)}: there is no such setting (train.py --list-settings)")

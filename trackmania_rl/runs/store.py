@@ -74,7 +74,7 @@ class CheckpointStore:
     def continue_from(self, loaded: LoadedCheckpoint, ring: RingBuffer | None) -> None:
         """Use a checkpoint as the one before the next: its row files hold the ring's rows, if there is a ring.
 
-        Damaged newer ones get another name, so that they are not tried again.
+        Damaged newer ones get another name, so they are not tried again.
         """
         for folder in loaded.damaged:
             with contextlib.suppress(OSError):
@@ -112,7 +112,7 @@ class CheckpointStore:
             if not self._run_folder.is_dir():
                 raise FileNotFoundError(2, os.strerror(2))
             self._folder.mkdir(exist_ok=True)
-            for path in self._folder.glob(".*.tmp"):  # left by a process that was killed
+            for path in self._folder.glob(".*.tmp"):  # left by a killed process
                 shutil.rmtree(path, ignore_errors=True)
             kept: Sequence[Segment] = ()
             new: list[range] = []

@@ -135,12 +135,10 @@ def settings_list(settings: Settings, word: str = "", width: int = 80) -> str:
 
 @cache
 def _properties(model: type[BaseModel]) -> dict[str, Any]:
-    """Return a group's JSON schema by setting."""
     return model.model_json_schema(mode="validation")["properties"]
 
 
 def _in_words(schema: Mapping[str, Any]) -> str:
-    """Describe a setting's JSON schema."""
     if IN_WORDS in schema:
         return str(schema[IN_WORDS])
     if "anyOf" in schema:

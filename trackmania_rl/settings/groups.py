@@ -419,7 +419,6 @@ _BLOCKS_OF_REWARDS: Final[dict[str, tuple[str, ...]]] = {
 
 
 def _contradictions(settings: Settings) -> Iterator[str]:
-    """Find values that do not fit together."""
     game = settings.game
     observation = settings.observation
     reward = settings.reward

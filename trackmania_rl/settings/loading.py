@@ -22,7 +22,7 @@ from trackmania_rl.settings.descriptions import describe_range, hint
 from trackmania_rl.settings.groups import FIELDS, Settings, groups
 
 COMPANION_FILES = ("inputs_list.py", "state_normalization.py", "user_config.py")
-"""Files read from the configuration file's folder, or else the shipped ones, in this order, before it."""
+"""Files read before the configuration file, in this order, from its folder or else as shipped."""
 BASED_ON: Final = "based_on"
 SHIPPED: Final = PROJECT_FOLDER / CONFIG_FILES
 """Folder with the shipped configurations, or the user's copies."""
@@ -102,7 +102,6 @@ def values_of_toml(text: str, file: Path) -> dict[str, Any]:
 
 
 def _beside_or_shipped(folder: Path, name: str) -> Path:
-    """Return a file in a configuration's folder, or the shipped file with this name."""
     file = (folder / name).resolve()
     return file if file.is_file() else (SHIPPED / name).resolve()
 

@@ -177,7 +177,7 @@ FARTHEST_ROW: Final = 1000
 
 
 def shifts_of(shift: int | str | tuple[int, ...]) -> tuple[int, ...]:
-    """List the rows in a view's shift, ascending: 0 is the state's own row, -1 the one before.
+    """List the rows in a view's shift, ascending: 0 is the state's row, -1 the one before.
 
     A shift is a row; rows; a range with both ends, "-3:0"; or every third row of it, "-9:0:3". Raise `ValueError` for
     others.

@@ -79,7 +79,7 @@ class InputState:
             self.apply(key_changes(time_ms, self.keys, held))
 
     def change(self, time_ms: int, values: Mapping[Input, int]) -> None:
-        """Set some inputs from race time `time_ms` on."""
+        """Set inputs from race time `time_ms` on."""
         events = [
             InputEvent(time_ms, input_, value) for input_, value in values.items() if self._values[input_] != value
         ]

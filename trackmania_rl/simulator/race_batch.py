@@ -89,7 +89,7 @@ class CarBatch:
         controls: npt.NDArray[np.float64],
         n_ticks: int,
     ) -> None:
-        """Advance some races, each until the ticks are over or the finish is passed; call `write_heads` next.
+        """Advance races, each until the ticks are over or the finish is passed; call `write_heads` next.
 
         Args:
             races: (n,) race numbers.

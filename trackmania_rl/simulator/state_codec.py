@@ -51,7 +51,7 @@ _WHEEL_FIELDS: Final = {
 }
 """VEHICLE_DTYPE field -> WHEEL_DTYPE field."""
 
-MAX_RACE_MS: Final = 24 * 60 * 60 * 1000  # a race is given up after a day, so that clocks fit 32 bits
+MAX_RACE_MS: Final = 24 * 60 * 60 * 1000  # a race is given up after a day, so clocks fit 32 bits
 
 _FLAG: Final = (0.0, 1.0)
 _RANGES: Final = {

@@ -413,7 +413,6 @@ def _state_title(about: Section, seen: Section, state: int) -> str:
 
 
 def _styles(about: Section) -> list[tuple[str, Any]]:
-    """Return each action's colour and dash."""
     if len(about.action_controls) == 0:
         n_colours = len(_COLOURS)
         return [(_COLOURS[i % n_colours], _DASHES[i // n_colours % 4]) for i in range(len(about.action_names))]

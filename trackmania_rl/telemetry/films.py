@@ -153,7 +153,7 @@ def _font(size_px: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
 
 def _draw_time(canvas: _Canvas, time_ms: int) -> None:
     font, padding_px, top_px = canvas.font(_TIME_TEXT), canvas.px(_PADDING), canvas.px(_MARGIN)
-    # As wide as the widest digits, so that the panel width is constant.
+    # As wide as the widest digits, so the panel width is constant.
     width_px = round(font.getlength("0" * 7)) + 2 * padding_px
     height_px = round(_DIGIT_SHARE * font.size)
     canvas.panel((canvas.image.width - width_px) // 2, top_px, width_px, height_px + 2 * padding_px)
@@ -175,7 +175,6 @@ def _draw_speed(canvas: _Canvas, box_px: tuple[int, int, int, int], shot: Shot) 
 
 
 def _draw_values(canvas: _Canvas, values: npt.NDArray[np.float32], action_keys: npt.NDArray[np.bool_] | None) -> None:
-    """Draw the highest value, and a bar for each action."""
     padding_px, margin_px, width_px = canvas.px(_PADDING), canvas.px(_MARGIN), canvas.px(_VALUES_WIDTH)
     title_px, row_px = canvas.px(_SMALL_TEXT), max(3, canvas.px(_VALUE_ROW))
     best, n_rows = int(np.argmax(values)), len(values) if len(values) > 1 else 0

@@ -1,4 +1,4 @@
-"""A run's torchrl loggers, each in a separate thread, so that a slow or absent server does not block the training.
+"""A run's torchrl loggers, each in a separate thread, so a slow or absent server does not block the training.
 
 Steps are the run's frames. The services read environment variables (`WANDB_MODE`, `MLFLOW_TRACKING_URI`,
 `TRACKIO_SPACE_ID`...). A resumed run continues the service's run, whose id is in the run's folder.
@@ -109,7 +109,7 @@ class BackgroundLogger:
                     calls[kind](*record)
             except NotImplementedError:  # torchrl's loggers for kinds that they do not take
                 pass
-            except Exception as error:  # servers and users' own loggers may fail in any way; the run continues
+            except Exception as error:  # servers and users' loggers may fail in any way; the run continues
                 is_new = self._complain(f"{type(error).__name__}: {one_line(error)}")
                 if is_new and isinstance(error, OSError) and "reopen" in calls:
                     with contextlib.suppress(OSError):
@@ -191,8 +191,6 @@ class _Run:
 
 
 def _calls_of(logger: Any) -> dict[str, Callable[..., object]]:
-    """Return the calls that all torchrl loggers take."""
-
     def log_film(name: str, film: Path, step: int) -> None:
         with Image.open(film.with_suffix(".gif")) as frames:
             frames_per_s = round(1000 / frames.info["duration"])
@@ -214,7 +212,7 @@ def _own_logger(name: str | NamedPart, folder: RunFolder) -> Logger:
     part = load_part(name, "loggers")
     try:
         logger = part(exp_name=folder.path.name, log_dir=str(folder.path))
-    except Exception as error:  # a user's own code can fail in any way
+    except Exception as error:  # user code can fail in any way
         raise SettingsError(
             f"loggers = {str(name)!r} cannot be called with exp_name and log_dir: {type(error).__name__}: "
             f"{one_line(error)}"
@@ -228,7 +226,6 @@ def _own_logger(name: str | NamedPart, folder: RunFolder) -> Logger:
 
 @contextlib.contextmanager
 def _explained(problem: str, advice: str) -> Iterator[None]:
-    """Turn any service error into a `UserError`."""
     try:
         yield
     except Exception as error:

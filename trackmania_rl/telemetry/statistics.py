@@ -29,7 +29,7 @@ SAMPLE_INTERVAL_S = 1.0
 
 
 class Result(NamedTuple):
-    """Race result; the time is None if it was not finished."""
+    """Race result; the time is None if unfinished."""
 
     time_ms: int | None
     meters: float
@@ -48,7 +48,7 @@ class Returns:
         self._recent.append((sum_of_rewards, n_actions))
 
     def figures(self) -> dict[str, float]:
-        """Return both means by Stable-Baselines3's names, if there are any."""
+        """Return both means by Stable-Baselines3's names, if any."""
         if not self._recent:
             return {}
         returns, lengths = zip(*self._recent, strict=True)

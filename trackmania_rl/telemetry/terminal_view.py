@@ -174,7 +174,7 @@ class LiveView(TerminalView):
 
     def __enter__(self) -> LiveView:
         root = logging.getLogger()
-        # These hold the terminal's own stream and would write across the table.
+        # These hold the terminal's stream and would write across the table.
         self._silenced = [handler for handler in root.handlers if _writes_to_terminal(handler)]
         for handler in self._silenced:
             root.removeHandler(handler)
@@ -379,7 +379,6 @@ def _best(history: RaceHistory, times: MedalTimes | None) -> str:
 
 
 def _last(history: RaceHistory) -> str:
-    """Return the last race's time, or distance if it was not finished."""
     return _progress(history, history.last_m) if history.last_time_ms is None else format_time(history.last_time_ms)
 
 

@@ -75,7 +75,6 @@ def _of_track(track: Track) -> dict[str, Any]:
 
 
 def _of_line(entry: MapEntry, maps_folder: Path, half_width_m: float) -> dict[str, Any]:
-    """Return a real game map's shape."""
     line_m = load_reference_line(maps_folder / entry.reference_line)
     stations_m = arc_length(line_m)
     at = np.unique(np.append(np.arange(0, len(line_m), max(1, round(SHAPE_EVERY_M / LINE_SPACING_M))), len(line_m) - 1))

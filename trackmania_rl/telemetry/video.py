@@ -144,7 +144,7 @@ class VideoFile:
         if self._over is None:
             command += [*frames, "-an", "-vf", _COLORS]
         else:
-            # The frames are input 1. A video's own sides may be odd; mp4 may not hold the sound's format.
+            # The frames are input 1. The underlay's sides may be odd; mp4 may not hold the sound's format.
             place = f"[0:v:0][1:v]overlay={self._over.left_px}:{self._over.top_px}"
             even = "pad=ceil(iw/2)*2:ceil(ih/2)*2"
             command += ["-i", str(self._over.file.absolute()), *frames, "-filter_complex", f"{place},{even}[out]"]

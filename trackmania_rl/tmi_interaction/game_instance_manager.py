@@ -133,7 +133,7 @@ class GameInstanceManager:
         return self._machine.races.newest(0)
 
     def under_way(self, states: range) -> Race:
-        """Return some states from the current race, see `Games.under_way`."""
+        """Return states from the current race, see `Games.under_way`."""
         assert self._machine is not None, "no race is under way"
         return self._machine.races.under_way(0, states)
 

@@ -25,7 +25,7 @@ def autosaves_folder(trackmania_base_path: str) -> Path:
         trackmania_base_path: the setting.
 
     Raises:
-        UserError: if it is not set or the folder is missing.
+        UserError: if not set or the folder is missing.
     """
     if not trackmania_base_path:
         raise UserError(

@@ -213,7 +213,7 @@ class RaceMachine:
 
         Args:
             step: the report.
-            is_cut_off: whether the race ends there, so that a finish no longer counts.
+            is_cut_off: whether the race ends there, so a finish no longer counts.
 
         Returns:
             The report for a finish that comes first.
@@ -240,7 +240,7 @@ class RaceMachine:
         raise GameProtocolError(f"{MAX_IGNORED_REPORTS} reports at race time {self._clock_ms} ms, but no frame")
 
     def _finish(self, event: GameEvent) -> Race:
-        """End a finished race. Undo the finish, so that the game stays in the race."""
+        """End a finished race. Undo the finish, so the game stays in the race."""
         self._held = event
         blob = event.state or self._transport.get_state()
         state = StateView(blob)
@@ -325,7 +325,7 @@ class Countdown:
                 event = held or self._transport.next_event(left_s)
             except GameTimeoutError:
                 if time.monotonic() < deadline_s - CLOCK_TOLERANCE_S:
-                    raise  # the game's own shorter timeout
+                    raise  # the game's shorter timeout
                 break
             held = None
             if event.id == MessageId.ON_CONNECT:

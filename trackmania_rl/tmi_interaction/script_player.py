@@ -1,4 +1,4 @@
-"""Input scripts played by the game's own `load` command, as in TMInterface; the client only observes."""
+"""Input scripts played by the game's `load` command, as in TMInterface; the client only observes."""
 
 from __future__ import annotations
 

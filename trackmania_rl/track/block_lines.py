@@ -165,7 +165,6 @@ class _RoadNetwork:
         return self._entering.get(road.leaves.opposite, [])
 
     def _what_is_beyond(self, joint: Joint) -> str:
-        """Return why no road continues from a joint."""
         ahead_x, ahead_z = side_direction(joint.heading)
         beyond_m = np.array(joint.position_m) + np.array((ahead_x, -0.5, ahead_z))
         x, y, z = (int(cell) for cell in np.floor(beyond_m / BLOCK_SIZE_M))

@@ -21,7 +21,7 @@ from trackmania_rl.track.piece_mesh import Way, ways_of
 from trackmania_rl.track.pieces import SHAPE_BITS, CrossSection, Piece, Polygon, footprint, stadium_pieces
 from trackmania_rl.track.placed_blocks import to_world
 
-BAND_M: Final = 8.0  # a road's shade changes after this length, so that speed is visible
+BAND_M: Final = 8.0  # a road's shade changes after this length, so speed is visible
 NEAR_STRAIGHT_M: Final = 8.0
 NEAR_BENT_M: Final = 4.0
 FAR_STRAIGHT_M: Final = 16.0

@@ -46,7 +46,7 @@ class GateBox:
 class BlockWorld:
     """World made from a map's blocks; T triangles in world axes."""
 
-    corners_m: FloatArray  # (T, 3, 3) counter-clockwise from the side that is driven on
+    corners_m: FloatArray  # (T, 3, 3) counter-clockwise from the driven side
     surface: npt.NDArray[np.int64]  # (T,) `Surface` values
     block: npt.NDArray[np.int64]  # (T,) index into `blocks`
     blocks: tuple[Block, ...]  # in the file's order

@@ -86,7 +86,7 @@ def zones_of_line(
 
 
 def extend_and_smooth(line: FloatArray, n_points_before: int, n_points_after: int) -> FloatArray:
-    """Extend a line (N, 3) straight at both ends by some points, then smooth it.
+    """Extend a line (N, 3) straight at both ends by points, then smooth it.
 
     The extension repeats the line's first and last step. Smoothing replaces every point but the outermost
     `SMOOTHING_REACH_POINTS` by the mean of the two neighbours at that reach.
@@ -244,7 +244,7 @@ def load_map_files(settings: Settings, entry: MapEntry, maps_folder: Path) -> np
 
 
 def load_reference_lines(settings: Settings, maps_folder: Path) -> dict[str, npt.NDArray[np.float64]]:
-    """Return the reference line for each map in the map cycle by name, so that a bad one is refused before any race.
+    """Return the reference line for each map in the map cycle by name, so a bad one is refused before any race.
 
     Raises:
         UserError: as `load_map_files`.

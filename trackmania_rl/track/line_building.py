@@ -45,7 +45,7 @@ class BuiltLine:
     """New reference line with N points."""
 
     points_m: FloatArray  # (N, 3) world axes, start to finish, at equal distances, about the spacing
-    # (N,) the car's, the first path's if there are several; None for a line that was not driven
+    # (N,) the car's, the first path's if there are several; None for a line not driven
     speed_m_s: FloatArray | None
     notes: tuple[str, ...] = ()
 
@@ -88,7 +88,7 @@ def line_of_path(path: DrivenPath, spacing_m: float = LINE_SPACING_M, smoothing_
     """Make a line from one race, first sample to last.
 
     Raises:
-        LineError: if it is shorter than 20 m or longer than `MAX_LENGTH_M`.
+        LineError: if shorter than 20 m or longer than `MAX_LENGTH_M`.
     """
     is_kept = _moves_on(path.position_m)
     knots_m = path.position_m[is_kept]
@@ -136,7 +136,7 @@ def arc_length(points_m: FloatArray) -> FloatArray:
 def resample(points_m: FloatArray, spacing_m: float) -> FloatArray:
     """Return points (M, 3) at equal distances along a polyline (N, 3), as near to `spacing_m` as the length allows.
 
-    The first and the last point stay. Raises LineError if it is shorter than one spacing.
+    The end points stay. Raises LineError if shorter than one spacing.
     """
     stations_m = arc_length(points_m)
     n_steps = round(float(stations_m[-1]) / spacing_m)

@@ -205,7 +205,6 @@ def _check_spacing(line_m: FloatArray, spacing_m: float) -> Finding:
 
 
 def _check_kinks(line_m: FloatArray, spacing_m: float) -> Finding:
-    """Detect jumps, and bends that no car drives."""
     reach = max(1, round(KINK_LENGTH_M / spacing_m))
     if len(line_m) <= 2 * reach:
         return Finding("bends", Verdict.FINE, "too short to have any")

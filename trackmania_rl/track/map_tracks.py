@@ -32,7 +32,7 @@ OPEN_WIDTH_M: Final = 32.0  # asphalt road, between its borders; open ground
 SMOOTHING_M: Final = 10.0
 """Moving average over the line: recorded points are rounded, and a driven line wobbles."""
 GRASS_BELOW_M: Final = 10.0
-"""A line lower than this with no block below drives on the stadium's grass, which is at 9 m."""
+"""A line lower than this with no block below drives on the stadium's grass at 9 m."""
 ON_ROAD_M: Final = 1.5  # a line further above the block's road flies over it, without the bank
 GATE_REACH_M: Final = 24.0  # on the plan, for a line that passes a checkpoint
 START_REACH_M: Final = 64.0  # from a line's first point to the map's start
@@ -160,7 +160,7 @@ def check_line(challenge: Challenge, line_m: FloatArray) -> None:
     """Check that a line (N, 3), start to finish, belongs to a map.
 
     Raises:
-        MapTrackError: if it is shorter than 30 m, is outside the map, or does not begin at the map's start.
+        MapTrackError: if shorter than 30 m, is outside the map, or does not begin at the map's start.
     """
     assert line_m.shape == (len(line_m), 3)
     if len(line_m) < LEAST_LENGTH_M / LINE_SPACING_M:

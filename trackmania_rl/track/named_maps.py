@@ -139,10 +139,10 @@ def overrides_for_maps(settings: Settings, maps_folder: Path, names: Sequence[st
     Args:
         settings: the configuration's; maps in its cycle keep names and races.
         maps_folder: folder of tracks and lines.
-        names: as for `map_entries`, or tracks and lines in the maps folder; with the real game, the game's maps.
+        names: as for `map_entries`, or tracks and lines in the maps folder; or the real game's maps.
 
     Raises:
-        UserError: if there is no map with a name, or the configuration plays no races.
+        UserError: if a map is missing, or the configuration plays no races.
     """
     if not any(entry.has_files or entry.generator for entry in settings.game.map_cycle):
         raise UserError(f"--map: this configuration has no maps, as it plays {settings.game.games}")
@@ -228,7 +228,7 @@ def _in_folder(file: Path, maps_folder: Path) -> str:
 
 
 def as_file_name(text: str) -> str | None:
-    """Return the nearest run or map name to a text; None if nothing is left of it."""
+    """Return the run or map name nearest to a text; None if nothing is left."""
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", text)[:MOST_LETTERS].strip("-._")
     with contextlib.suppress(ValueError):
         return check_file_name(name)

@@ -34,7 +34,7 @@ FloatArray = npt.NDArray[np.float64]
 class PieceMesh:
     """T triangles."""
 
-    corners_m: FloatArray  # (T, 3, 3) counter-clockwise from the side that is driven on
+    corners_m: FloatArray  # (T, 3, 3) counter-clockwise from the driven side
     surface: npt.NDArray[np.int64]  # (T,) `Surface` values
 
 
@@ -182,7 +182,7 @@ def _swept(way: Way) -> PieceMesh:
     beside = grid_m[:-1, 1:]
     first = np.stack((right, on, left_on), axis=2)
     second = np.stack((right, left_on, beside), axis=2)
-    # A quadrilateral's two triangles are neighbours, so that flat ones become one face.
+    # A quadrilateral's two triangles are neighbours, so flat ones become one face.
     return _mesh(np.stack((first, second), axis=2).reshape(-1, 3, 3), way.cross_section.surface)
 
 

@@ -62,7 +62,7 @@ class Lane:
 
 @dataclass(frozen=True)
 class CrossSection:
-    """Polyline that is swept along a way."""
+    """Polyline swept along a way."""
 
     points_m: FloatArray  # (K, 2) left of the way and above it, from right to left
     surface: Surface
@@ -101,7 +101,7 @@ class ArcSweep:
 class Polygon:
     """Flat, convex surface."""
 
-    points_m: FloatArray  # (K, 3) counter-clockwise from the side that is driven on
+    points_m: FloatArray  # (K, 3) counter-clockwise from the driven side
     surface: Surface
 
 

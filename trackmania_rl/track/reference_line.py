@@ -41,14 +41,14 @@ def load_reference_line(path: Path, spacing_m: float = LINE_SPACING_M) -> npt.ND
     """Read a reference line. Resample it if single steps are too short or long; the main process logs this once.
 
     Args:
-        path: the `.npy` file; pickled objects in it are refused.
+        path: the `.npy` file; pickled objects are refused.
         spacing_m: the nominal distance between neighbouring points.
 
     Returns:
         (N, 3) float64 points in metres, N >= 2.
 
     Raises:
-        ReferenceLineError: if the file is missing, damaged, not finite, or has another shape or spacing.
+        ReferenceLineError: if the file is missing or damaged, or has non-finite points, another shape or spacing.
     """
     line = read_points(path)
     wrong, is_mendable = uneven_steps(line, spacing_m)

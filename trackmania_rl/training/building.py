@@ -111,8 +111,8 @@ def begin_run(
 
     Args:
         run: the run's parts.
-        hooks: a user's hooks. They come after those that ship.
-        view: the view in the terminal.
+        hooks: a user's hooks, which come after the shipped ones.
+        view: the terminal view.
         weights_from: see `SaveCheckpoints`.
         datasets: races in the memory before the first race, see `open_datasets`.
         accepted_changes: see `SaveCheckpoints`.

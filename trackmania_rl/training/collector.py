@@ -1,7 +1,7 @@
 """Collectors, which play the map cycle on any kind of games with the newest weights.
 
 One thread, one loop: receive from the games that wait, decide with one pass through the network, send. A race that has
-ended is put into the rollout sink, and the map cycle's next race begins in that game.
+ended is put into the rollout sink, and the map cycle's next race begins there.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class WeightPuller:
 class CollectorParts:
     """A collector's parts besides the games.
 
-    A collector that was restarted without a race skips the map that the games may be unable to play
+    A collector restarted without a race skips the map that the games may be unable to play
     (`n_entries_left_out`).
     """
 
@@ -103,7 +103,7 @@ def map_cycle(
 ) -> Iterator[CycleEntry]:
     """Yield the races in order. An edited map cycle begins when the old one has ended.
 
-    A place beyond a shorter cycle's end wraps around. Entries that are left out include the rest of the current
+    A place beyond a shorter cycle's end wraps around. Skipped entries include the rest of the current
     one.
 
     Raises:
@@ -245,7 +245,6 @@ class Collector:
         self._parts.rollouts.put(game, driven)
 
     def _begin_race(self, game: int) -> None:
-        """Begin the map cycle's next race by the settings in force."""
         run_state = self._parts.run_state
         run_state.pull()
         settings = run_state.settings
@@ -273,7 +272,7 @@ BeginTurn = Callable[[int], object]
 
 
 class TurnTakingCollector(Collector):
-    """Collector that takes turns with the learner (synchronous sampling), so that the same seed gives the same run.
+    """Collector that takes turns with the learner (synchronous sampling), so the same seed gives the same run.
 
     In a turn it plays a race in every game, or one fragment's actions, by the weights, frame count and settings at
     the turn's beginning. Random numbers depend on the seed and the turn's number, and the place in the map cycle on
@@ -339,7 +338,7 @@ class TurnTakingCollector(Collector):
 
 @dataclass
 class FragmentCutter:
-    """Counts for a race in progress that is sent in fragments.
+    """Counts for a race in progress, sent in fragments.
 
     A fragment begins with the rows needed by the first transition and ends with the last transition's next state.
     """

@@ -1,8 +1,8 @@
 """Demonstrations: given inputs are driven with the agent's actions, once, before a new run's first race.
 
-The agent learns from these races as from any exploration race (Hester et al. 2018, "Deep Q-learning from
+The agent learns from these as from any exploration race (Hester et al. 2018, "Deep Q-learning from
 Demonstrations", without the supervised loss). This project's inputs files are driven exactly. Others are approximated
-by the agent's actions, so that the race may differ; the log has the result.
+by the agent's actions, so the race may differ; the log has the result.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def actions_of_inputs(events: Sequence[InputEvent], game: GameSettings) -> tuple
     """Approximate inputs by the agent's actions.
 
     Each decision takes the action nearest to the mean input during it. The difference is added to the next
-    decision (error diffusion), so that short taps and half turned wheels are not lost.
+    decision (error diffusion), so short taps and half turned wheels are not lost.
 
     Returns:
         The actions (n,) or (n, 3), one for each decision until the last event, and how many equal the inputs.
@@ -92,7 +92,6 @@ def _nearest_index(kind: ActionKind) -> Callable[[npt.NDArray[np.float64]], Acti
 
 
 def _nearest_analog_action(wanted: npt.NDArray[np.float64]) -> Action:
-    """Return the analog action nearest to gas, brake and steer (3,)."""
     gas, brake, steer = wanted.tolist()
     pressed = (1.0 if pedal > 0.5 else -1.0 for pedal in (gas, brake))
     return np.array([np.clip(steer, -1.0, 1.0), *pressed], dtype=np.float32)
@@ -146,7 +145,7 @@ def read_inputs(path: Path) -> Sequence[InputEvent]:
     """Read an inputs file, or the fastest race in a replay or ghost.
 
     Raises:
-        UserError: if it is missing or damaged, or holds no inputs.
+        UserError: if missing or damaged, or holds no inputs.
     """
     events: Sequence[InputEvent]
     if is_replay_file(path):

@@ -103,7 +103,7 @@ def learn(
 
 
 def reward_race(run: RunContext, race: Race) -> bool:
-    """Compute a race's rewards. Refuse the race, and return False, if it has a number that is not finite.
+    """Compute a race's rewards. Refuse the race, and return False, if it has a non-finite number.
 
     Raises:
         UserError: if the reward has another form, or `MOST_REFUSED_IN_A_ROW` races are refused in a row.
@@ -173,7 +173,7 @@ def log_figures(run: RunContext, figures: Figures | None) -> None:
 
 
 def _process_losses(hooks: Sequence[Hook], batch: TensorDictBase) -> ProcessLosses | None:
-    """Return the function with which hooks change losses; None without one, so that the update stays compiled."""
+    """Return the function with which hooks change losses; None without one, so the update stays compiled."""
     if not hooks:
         return None
 
@@ -187,7 +187,7 @@ def _process_losses(hooks: Sequence[Hook], batch: TensorDictBase) -> ProcessLoss
 
 
 def _refuse(run: RunContext, race: Race, what: str) -> None:
-    """Count a race with numbers that are not finite. End the run if there are too many from this machine in a row."""
+    """Count a race with non-finite numbers. End the run if there are too many from this machine in a row."""
     reason = f"its {what} holds numbers that are not finite"
     _count_refused(run, race, reason)
     if race.facts.sequence > 0:  # a worker cannot end the run
@@ -201,7 +201,6 @@ def _refuse(run: RunContext, race: Race, what: str) -> None:
 
 
 def _count_refused(run: RunContext, race: Race, reason: str) -> None:
-    """Count a refused race, and log the 1st, 10th, 100th ...."""
     run.statistics.races_refused += 1
     if math.log10(run.statistics.races_refused).is_integer():
         log.warning(

@@ -277,6 +277,5 @@ def _write_back(race: Race, batch: TensorDictBase) -> None:
 
 
 def _of_states(batch: TensorDictBase, name: str) -> npt.NDArray[np.generic]:
-    """Copy a column (T + 1, ...) for a race's states."""
     of_states: npt.NDArray[np.generic] = torch.cat((batch[name], batch["next", name][-1:])).numpy()
     return of_states

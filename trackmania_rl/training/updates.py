@@ -1,4 +1,4 @@
-"""Around the updates: the replay ratio, schedules, checks for numbers that are not finite, and publishing."""
+"""Around the updates: the replay ratio, schedules, checks for non-finite numbers, and publishing."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ class PartialResets:
     """Mixes the network with a fresh one every `reset_every_n_frames_generated` frames, and at another reset flag.
 
     Then trains on `additional_transitions_after_reset` more transitions than the replay ratio requires. Frames are
-    counted from the last reset, or from the moment at which resets were switched on.
+    counted from the last reset, or from when resets were switched on.
     """
 
     def __init__(self, run: RunContext) -> None:
@@ -209,7 +209,7 @@ class NumbersWatch:
             self.require_sound()
 
     def _read(self) -> None:
-        """Count the updates since the last call that were not finite."""
+        """Count the non-finite updates since the last call."""
         unread = self._unread
         self._unread = []
         statistics = self.run.statistics

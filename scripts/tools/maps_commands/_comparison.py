@@ -1,6 +1,6 @@
-"""Comparison of two races along one line.
+"""Comparison between two races along one line.
 
-Race X reaches distance s at the time t_X(s); t_B(s) - t_A(s) is the time by which B is behind. The picture also shows
+Race X reaches distance s at the time t_X(s); t_B(s) - t_A(s) is B's delay. The picture also shows
 speeds, pedals, steering and both lines from above.
 """
 
@@ -28,9 +28,9 @@ _SEARCH_FACTOR, _SEARCH_M = 1.5, 10.0
 """The nearest point of the line is searched within this factor of the car's motion plus this distance, both ways."""
 _FIRST_SEARCH_M: Final = 200.0
 _FAR_OFF_M: Final = 40.0
-"""Median distance from the line beyond which a race is of another track."""
+"""Median distance from the line beyond which a race is on another track."""
 KM_H_PER_M_S: Final = 3.6
-_COLOURS: Final = ("#1f77b4", "#d95f02")  # of A and B
+_COLOURS: Final = ("#1f77b4", "#d95f02")  # A, B
 _AHEAD, _BEHIND = "#2a9d5c", "#c0392b"
 _GUIDE: Final = "0.75"
 
@@ -40,9 +40,9 @@ class RunComparisonError(UserError):
 
 
 class Section(NamedTuple):
-    """Part of the line that ends at a checkpoint or the finish. Times are those of A and B."""
+    """Line part that ends at a checkpoint or the finish, with times for A and B."""
 
-    name: str  # of its end: "CP 1", ..., "finish"
+    name: str  # at the end: "CP 1", ..., "finish"
     end_m: float
     end_ms: tuple[int, int]
     section_ms: tuple[int, int]
@@ -71,7 +71,7 @@ class RunOnLine:
 
 @dataclass(frozen=True)
 class RunComparison:
-    """Comparison of race B with race A along a line."""
+    """Comparison between races B and A along a line."""
 
     distance_m: FloatArray  # (D,) every `GRID_M`, as far as both came
     a: RunOnLine
@@ -80,12 +80,12 @@ class RunComparison:
 
     @property
     def behind_ms(self) -> FloatArray:
-        """(D,) time by which B is behind A; negative if ahead."""
+        """(D,) B's delay behind A; negative if ahead."""
         return self.b.time_ms - self.a.time_ms
 
 
 def compare_runs(a: DrivenRun, b: DrivenRun, line_m: FloatArray) -> RunComparison:
-    """Compare races A and B of a map along a line (N, 3) from start to finish.
+    """Compare a map's races A and B along a line (N, 3) from start to finish.
 
     Raises:
         RunComparisonError: if a race does not follow the line, or stays at the start.
@@ -104,7 +104,7 @@ def compare_runs(a: DrivenRun, b: DrivenRun, line_m: FloatArray) -> RunCompariso
 
 
 def stations_along(line_m: FloatArray, run: DrivenRun) -> FloatArray:
-    """Return the distance along a line (N, 3) of the point nearest to each sample of a race, (S,).
+    """Return the distance along a line (N, 3) to the point nearest to each race sample, (S,).
 
     The search is limited to the previous point's neighbourhood, as a track may cross itself.
 
@@ -232,7 +232,7 @@ def _draw_pedals(axis: Axes, comparison: RunComparison) -> None:
 
 
 def _draw_steering(axis: Axes, comparison: RunComparison) -> None:
-    """Draw one strip per race: left above its middle line, right below."""
+    """Draw one strip per race: left above the middle line, right below."""
     for row, (run, colour) in enumerate(zip((comparison.a, comparison.b), _COLOURS, strict=True)):
         axis.axhline(row, color=_GUIDE, linewidth=0.8)
         if run.controls is None:
@@ -247,7 +247,7 @@ def _draw_steering(axis: Axes, comparison: RunComparison) -> None:
 
 
 def _draw_lines(axis: Axes, comparison: RunComparison) -> None:
-    """Draw both lines from above with the ends of the sections; x to the left, as in the game's maps."""
+    """Draw both lines from above with section ends; x to the left, as in the game's maps."""
     for run, colour, width in zip((comparison.a, comparison.b), _COLOURS, (3.0, 1.2), strict=True):
         axis.plot(run.position_m[:, 0], run.position_m[:, 2], color=colour, linewidth=width)
     for section in comparison.sections:

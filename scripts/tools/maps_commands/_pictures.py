@@ -1,4 +1,4 @@
-"""Pictures of lines and of the world of a map's blocks. Imports matplotlib."""
+"""Pictures of lines and block worlds. Imports matplotlib."""
 
 from __future__ import annotations
 
@@ -76,9 +76,9 @@ def draw_line(
         file: in an existing folder.
         title: text above the picture.
         line_m: (N, 3) metres, N >= 2.
-        speed_m_s: (N,) colours the line; None for its height.
+        speed_m_s: (N,) colours the line; None for height.
         challenge: the map whose blocks are drawn.
-        passages: of the gates, in the line's order.
+        passages: the gates', in the line's order.
     """
     colour_of = line_m[:, 1] if speed_m_s is None else 3.6 * speed_m_s
     stations_m = arc_length(line_m)
@@ -105,7 +105,7 @@ def draw_line(
     room_m = max(2.0, 0.12 * (high_m - low_m))
     heights.set_xlim(0.0, stations_m[-1])
     heights.set_ylim(low_m - room_m, high_m + 2.2 * room_m)
-    numbers: dict[Block, int] = {}  # of checkpoints, by first passage
+    numbers: dict[Block, int] = {}  # checkpoints, by first passage
     for passage in passages:
         kind = passage.gate.gate or Gate.CHECKPOINT
         text = GATE_NAMES.get(kind) or str(numbers.setdefault(passage.gate, len(numbers) + 1))
@@ -151,7 +151,7 @@ def draw_world(file: Path, title: str, world: BlockWorld) -> None:
 
 
 def draw_views(file: Path, title: str, scene: BlockScene, samples: GhostSamples) -> None:
-    """Write a PNG of views from behind a ghost's car, equally spaced in time from its first to its last sample."""
+    """Write a PNG of views from behind a ghost's car, equally spaced in time from the first to the last sample."""
     from trackmania_rl.simulator.picture.renderer import Renderer
 
     renderer = Renderer(scene)
@@ -216,7 +216,7 @@ def _add_coloured_line(axes: Axes, points: FloatArray, colour_of: FloatArray) ->
 
 
 def _lit_surface_rgb(world: BlockWorld) -> FloatArray:
-    """Return (T, 3) colours, 0 to 1, of the sunlit triangles."""
+    """Return (T, 3) colours, 0 to 1, for the sunlit triangles."""
     names = np.array([SURFACE_COLOURS.get(Surface(surface), "#000000") for surface in world.surface.tolist()])
     rgb = np.array([[int(name[at : at + 2], 16) / 255 for at in (1, 3, 5)] for name in names]).reshape(-1, 3)
     corners_m = world.corners_m

@@ -1,4 +1,4 @@
-"""Output of several commands: reports and pictures of lines, line files, messages."""
+"""Output shared by commands: line reports and pictures, line files, messages."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def say(text: object) -> None:
 
 
 def report_on(source: Source, title: str) -> LineReport:
-    """Check a line and print title, notes, findings, passages of gates and a summary."""
+    """Check a line and print title, notes, findings, gate passages and a summary."""
     report = check_line(source.line.points_m, source.challenge, source.checkpoint_m)
     for text in (f"{title}: {len(source.line.points_m)} points, {report.length_m:.1f} m", *source.line.notes):
         say(text)

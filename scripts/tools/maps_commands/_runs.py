@@ -25,9 +25,9 @@ FloatArray = npt.NDArray[np.float64]
 
 MAPS_FOLDER = PROJECT_FOLDER / "maps"
 _LINESIGHT_RECORD = re.compile(r"(.+)_(\d{1,6})_(\d{3})")
-"""Linesight's name of a record: map, seconds and milliseconds."""
+"""Linesight's record name: map, seconds and milliseconds."""
 _RECORD = re.compile(r"(.+)_()(\d{1,9})")
-"""Name of a record, see `trackmania_rl.runs`: map and milliseconds."""
+"""Record name, see `trackmania_rl.runs`: map and milliseconds."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class DrivenRun:
     speed_m_s: FloatArray  # (S,)
     checkpoint_times_ms: tuple[int, ...]
     race_time_ms: int | None  # None if unfinished
-    events: tuple[InputEvent, ...]  # changes of inputs in order of time; () if unknown
+    events: tuple[InputEvent, ...]  # input changes in time order; () if unknown
 
 
 @contextmanager
@@ -54,7 +54,7 @@ def simulated_game(maps_folder: Path) -> Iterator[ScriptPlayer]:
 
 
 def inputs_file(path: Path, map_name: str) -> Path:
-    """Return an inputs file, or the fastest record of a map in a folder (`best_runs/` or one of its folders)."""
+    """Return an inputs file, or a map's fastest record in a folder (`best_runs/` or one of its folders)."""
     if not path.is_dir():
         return path
     records = []
@@ -126,7 +126,7 @@ def run_of_samples(
     race_time_ms: int | None,
     events: tuple[InputEvent, ...],
 ) -> DrivenRun:
-    """Make a run that ends at its finish: drop later samples, and extrapolate the last one in a straight line."""
+    """Make a run that ends at the finish: drop later samples, and extrapolate the last one in a straight line."""
     if race_time_ms is not None:
         n_before = int(np.searchsorted(time_ms, race_time_ms))
         time_ms, position_m, speed_m_s = time_ms[:n_before], position_m[:n_before], speed_m_s[:n_before]

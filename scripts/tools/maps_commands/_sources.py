@@ -1,4 +1,4 @@
-"""Sources of lines: replays, an inputs file driven on the simulated game, a track's own line, a map's blocks."""
+"""Line sources: replays, an inputs file driven on the simulated game, a track's line, a map's blocks."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ def _require_stadium(challenge: Challenge, file: Path) -> None:
 
 @dataclass(frozen=True)
 class Source:
-    """A line and its map."""
+    """A line and the map."""
 
     title: str
     line: BuiltLine
     challenge: Challenge | None = None  # None if unknown
-    checkpoint_m: np.ndarray | None = None  # (C, 3) the car at its checkpoint times, of a single race
+    checkpoint_m: np.ndarray | None = None  # (C, 3) the car at the checkpoint times, single race
 
 
 def from_replays(
@@ -59,7 +59,7 @@ def from_replays(
     mean: bool = False,
     smoothing_m: float = SMOOTHING_M,
 ) -> Source:
-    """Build the line of the fastest race in some replays, or of the mean of all.
+    """Build the line from the fastest race in replays, or from the mean of all.
 
     Raises:
         UserError: if the races are on different maps, or none is by `driver`.
@@ -81,7 +81,7 @@ def from_replays(
 
 
 def from_inputs(inputs: Path, track: str, maps_folder: Path, smoothing_m: float = SMOOTHING_M) -> Source:
-    """Build the line of an inputs file driven to the finish on the simulated game."""
+    """Build the line from an inputs file driven to the finish on the simulated game."""
     # Slow imports.
     from maps_commands._runs import drive_script, inputs_file, simulated_game
     from trackmania_rl.simulator.tracks.track_file import find_track_file
@@ -123,7 +123,7 @@ def from_track(track: str, maps_folder: Path) -> Source:
 
 
 def from_blocks(map_file: Path, as_far_as_possible: bool = False) -> Source:
-    """Build the line along a map's road pieces, with `as_far_as_possible` only its unambiguous part."""
+    """Build the line along a map's road pieces, with `as_far_as_possible` only the unambiguous part."""
     challenge = read_challenge(map_file)
     line = line_from_blocks(challenge, as_far_as_possible=as_far_as_possible)
     notes: tuple[str, ...] = () if line.gap is None else (f"the line is not whole: {line.gap}",)
@@ -136,7 +136,7 @@ def from_blocks(map_file: Path, as_far_as_possible: bool = False) -> Source:
 
 
 def _common_map(replays: Sequence[Replay], map_file: Path | None) -> Challenge | None:
-    """Return the one map of all races: the file's, else the replays'."""
+    """Return the races' only map: the file's, else the replays'."""
     challenge = None if map_file is None else read_challenge(map_file)
     known_from = str(map_file)
     for replay in replays:
@@ -155,7 +155,7 @@ def _common_map(replays: Sequence[Replay], map_file: Path | None) -> Challenge |
 
 
 def _driven_by(ghosts: list[tuple[Ghost, Replay]], driver: str) -> list[tuple[Ghost, Replay]]:
-    """Return the races of a login, or of the replay's player, ignoring case."""
+    """Return the races by a login or the replay's player, ignoring case."""
     wanted = driver.lower()
     found = [
         (ghost, replay)

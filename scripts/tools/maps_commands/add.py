@@ -205,7 +205,7 @@ def simulated_entries(source: _sources.Source, line_file: Path, name: str) -> tu
 
 
 def say_how_to_train(simulated: Entries, obstacle: str | None, folder: Path, settings: Settings) -> None:
-    """Print the command of a training on the new map."""
+    """Print the command that trains on the new map."""
     if obstacle is not None:
         say(f"the simulated game cannot drive this map: {obstacle}")
         say("for the real game give the command again with --insert --config config_files/config_tmnf.py")
@@ -232,7 +232,7 @@ def add_to_map_cycle(config_file: Path, new: Entries, replace: bool = False) -> 
     """Add entries to a configuration's map cycle, or replace it: an assignment at the file's end, where it wins.
 
     Returns:
-        The backup of the file.
+        The file's backup.
 
     Raises:
         UserError: if the result is no usable configuration, a name is taken, or the file cannot be written.

@@ -27,7 +27,7 @@ from rich.table import Table
 from rich.text import Text
 
 HEADINGS = ("+z", "-x", "-z", "+x")
-"""Direction of a block by its quarter turns."""
+"""Block direction by quarter turns."""
 GATE_ORDER = (Gate.START, Gate.START_AND_FINISH, Gate.CHECKPOINT, Gate.FINISH)
 KINDS_SHOWN = 12
 LONGEST_TEXT = 80

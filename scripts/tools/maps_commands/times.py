@@ -23,12 +23,12 @@ from rich.table import Table
 from rich.text import Text
 
 UNKNOWN_MAP = "unknown map"
-"""Map of a `.Ghost.Gbx`, which contains none."""
+"""Map in a `.Ghost.Gbx`, which contains none."""
 
 
 @dataclass(frozen=True)
 class RaceTimes:
-    """Times of one ghost; `reference` are those of the map in the same file."""
+    """One ghost's times; `reference` are the map's in the same file."""
 
     map: str
     race_time_ms: int | None

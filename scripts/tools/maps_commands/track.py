@@ -85,7 +85,7 @@ class Written:
 
 
 def write(challenge: Challenge, line: BuiltLine, output: Path, force: bool, ground: str | None = None) -> Written:
-    """Make a track and write its files.
+    """Make a track and write the files.
 
     Args:
         challenge: the map.
@@ -144,7 +144,7 @@ def _writer(
 
 
 def line_of(source: Path, map_file: Path) -> BuiltLine:
-    """Return the line in a .npy file, or of a replay's fastest race."""
+    """Return the line in a .npy file, or from a replay's fastest race."""
     if source.suffix == ".npy":
         return _sources.from_line(source).line
     if not is_replay_file(source):

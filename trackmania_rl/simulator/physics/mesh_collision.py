@@ -335,7 +335,7 @@ def _deepest(
 
 @inner
 def _is_level_with(contact: _Contact, normal: Vector, height_m: float, radii_m: npt.NDArray[np.float64]) -> bool:
-    """Return whether a face is in a contact's plane, so that the edges are seams."""
+    """Return whether a face is in a contact's plane, so the edges are seams."""
     if contact.depth_m <= 0.0 or dot(normal, contact.normal) < PARALLEL:
         return False
     return abs(extent(radii_m, contact.normal) - contact.depth_m - height_m) < 0.5 * SEAM_M

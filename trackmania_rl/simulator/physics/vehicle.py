@@ -108,7 +108,7 @@ def _placed_vehicle(position_m: npt.NDArray[np.float64], rotation: npt.NDArray[n
 def quaternion_from_rotation(rotation: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     """Return the (w, x, y, z) unit quaternion, w >= 0, for a (3, 3) rotation matrix.
 
-    It starts from the largest component, so that no precision is lost.
+    It starts from the largest component, so no precision is lost.
     """
     m = rotation
     squares = 0.25 * np.array(

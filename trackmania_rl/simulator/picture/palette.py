@@ -17,7 +17,7 @@ from trackmania_rl.simulator.tracks.world_file import N_PAINTS
 
 
 class Paint(IntEnum):
-    """Rows in `Colors.paints`. Names with an `_ALTERNATE` alternate along the road, so that speed is visible."""
+    """Rows in `Colors.paints`. Names with an `_ALTERNATE` alternate along the road, so speed is visible."""
 
     ASPHALT = 0
     ASPHALT_ALTERNATE = auto()
@@ -112,7 +112,7 @@ _RED_GREEN_BLUE: dict[Paint, tuple[int, int, int]] = {
     Paint.WATER: (52, 104, 168),
 }
 
-LIGHT_LEVELS = 9  # the middle one is the paint's own brightness
+LIGHT_LEVELS = 9  # the middle one is the paint's brightness
 LIGHT_STEP = 0.06  # relative, between neighbouring levels
 HAZE_LEVELS = 32
 HAZE_LEVELS_PER_M = (HAZE_LEVELS - 1) / 300.0

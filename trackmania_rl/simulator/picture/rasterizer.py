@@ -87,7 +87,7 @@ def to_camera_axes(camera: Camera, points_m: npt.NDArray[np.float64], count: int
 class Mesh(NamedTuple):
     """Points and quadrilaterals between them, with room for more.
 
-    Points are columns, so that loops over points are compiled to vector instructions.
+    Points are columns, so loops over points are compiled to vector instructions.
     """
 
     points_m: npt.NDArray[np.float64]  # (3, P) world metres
@@ -246,7 +246,7 @@ def _clip_quad(canvas: Canvas, mesh: Mesh, quad: int) -> int:
 
 @compiled(inline="always")
 def _trace_edge(spans: npt.NDArray, polygon: npt.NDArray, a: int, b: int) -> None:
-    """Widen the spans of the rows that an edge crosses, from the upper end, so that neighbours share it."""
+    """Widen the spans of the rows that an edge crosses, from the upper end, so neighbours share it."""
     if polygon[a, 1] > polygon[b, 1]:
         a, b = b, a
     first = int(polygon[a, 3])

@@ -33,7 +33,7 @@ LINE_WIDTH_M = 0.6
 WALL_CAP_M = 0.25
 DECK_THICKNESS_M = 0.8  # if a road has no ground beside it
 _VERGE_SINK_M = 0.5
-"""Lowers a verge's outer end, so that another leg of the road on it stays visible."""
+"""Lowers a verge's outer end, so another leg of the road on it stays visible."""
 GATE_LINE_SECTIONS = 4  # 2 m
 
 # Places across the road, from the left.
@@ -43,13 +43,13 @@ PLACES = 12
 
 BAND_SECTIONS = 16  # cross-sections (8 m) after which most textures change
 _STEPS = (2, 4, 8, 16, 32)
-"""Cross-sections drawn as one. Powers of two, so that fine and coarse steps meet. With the longest, two bands get the
+"""Cross-sections drawn as one. Powers of two, so fine and coarse steps meet. With the longest, two bands get the
 shade of the first."""
 _MOST_ERROR_PX = 0.5
 _SHADE_ERROR_M = 0.8
 """Error with one shade for two bands; with `_MOST_ERROR_PX` it applies from 170 m on in a 120-row picture."""
 _MOST_TWIST_M = 0.03
-"""Limit of the surface's bend if the bank changes within a step, so that marks stay visible."""
+"""Limit of the surface's bend if the bank changes within a step, so marks stay visible."""
 _LEAST_DISTANCE_M = 3.0  # place to camera
 
 

@@ -19,8 +19,8 @@ SLICE_S: Final = 0.2
 
 _RECEIVE_BYTES: Final = MAX_PAYLOAD_BYTES + (64 << 10)  # the longest message and some more
 _MOST_UNSENT_BYTES: Final = 256 << 10
-"""Limit for joined answers, so that a client that never reads cannot fill the memory."""
-_MOST_COMPLAINTS: Final = 20  # per client, so that logs do not fill the disk
+"""Limit for joined answers, so a client that never reads cannot fill the memory."""
+_MOST_COMPLAINTS: Final = 20  # per client, so logs do not fill the disk
 
 
 class ClientGone(Exception):  # noqa: N818
@@ -155,7 +155,6 @@ class Connection:
         return min(self.timeout_ms, MAX_PARTIAL_MESSAGE_MS) / 1000
 
     def _receive(self, deadline_s: float) -> None:
-        """Send pending data, then receive at least one byte until `deadline_s` (`monotonic`)."""
         self.flush()
         self._make_room()
         while not self._receive_within(min(SLICE_S, deadline_s - monotonic())):

@@ -14,7 +14,7 @@ from trackmania_rl.simulator.tracks.track_file import TrackFileError, load_track
 
 logger = logging.getLogger(__name__)
 
-_MAPS_KEPT: Final = 16  # in memory, so that a change between them takes no time
+_MAPS_KEPT: Final = 16  # in memory, so a change between them takes no time
 _MOST_COMMAND_CHARACTERS: Final = 4096
 """Longest path. shlex's time grows with the length squared."""
 

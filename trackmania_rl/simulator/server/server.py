@@ -134,7 +134,7 @@ class GameServer:
                 logger.warning("a black picture is sent: %s", error)
                 frame = memoryview(bytes(messages.frame_bytes(width_px, height_px)))
         self._sync(MessageId.REQUESTED_FRAME, messages.pack_id(MessageId.REQUESTED_FRAME), frame)
-        self._frame_size_px = None  # as in the plugin, a request made during the frame's own wait is lost
+        self._frame_size_px = None  # as in the plugin, a request made during the frame's wait is lost
 
     def _ticks_due(self, race: SimulatedRace) -> int:
         """Return how many ticks to make at once; 0 after waiting for the next tick's time."""
@@ -171,7 +171,6 @@ class GameServer:
             self._sync(MessageId.LAP_COUNT_CHANGED, messages.pack_lap_count_changed(*laps))
 
     def _idle(self, longest_s: float) -> None:
-        """Sleep until a timeout, a new client, or the client stream's end."""
         for key, _ in self._selector.select(min(longest_s, _LONGEST_IDLE_S)):
             if key.fileobj is self._listener:
                 self._accept()

@@ -3,7 +3,7 @@
 `docs/track_files.rst` has an example. Axes are the game's: y up, x and z on the ground; heading 0 is along +z, a left
 turn raises it (towards +x). Turns ease in and out: the curvature rises and falls linearly over ``easing_m`` (a
 clothoid), because a car's yaw rate follows its steering with a delay. Heights are straight ramps rounded by a moving
-average. A gap is not rounded across, so that the edge of a jump keeps its slope.
+average. A gap is not rounded across, so the edge of a jump keeps its slope.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ FloatArray = npt.NDArray[np.float64]
 def turn_radius_m(line_m: FloatArray) -> FloatArray:
     """Return the line's turn radii in plan view, (N,) metres, inf on straights.
 
-    It is measured over 4 m, so that rounded points do not count as turns.
+    It is measured over 4 m, so rounded points do not count as turns.
     """
     reach = round(_TURN_CHORD_M / (2.0 * RIBBON_SPACING_M))
     plan_m = line_m[:, [0, 2]]

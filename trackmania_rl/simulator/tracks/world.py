@@ -114,7 +114,7 @@ class Track:
     checkpoint_stations_m: tuple[float, ...]  # all laps, in driving order, without the finish
     finish_station_m: float
     n_laps: int = 1  # 1 for a track from A to B
-    mesh_world: MeshWorld | None = None  # surface and gates in place of the ribbon's; None for a road
+    mesh_world: MeshWorld | None = None  # surface and gates instead of the ribbon's; None for a road
 
     @property
     def world(self) -> Road | SurfaceMesh:
@@ -154,7 +154,7 @@ def build_ribbon(
         surface: scalar or (N,), material ids.
         edge: scalar or (N,), `Edge` values.
         has_road: scalar or (N,) bool, False in a gap.
-        up: (N, 3) the road's normals, in place of `banking_rad`; the line may then be vertical or upside down.
+        up: (N, 3) the road's normals, instead of `banking_rad`; the line may then be vertical or upside down.
 
     Raises:
         ValueError: if the line is not (N >= 2, 3) and finite, its points are not about 0.5 m apart, it is nearly

@@ -41,7 +41,7 @@ class MeshWorld:
     T triangles, B boxes for L gates, N way points; scene: P points, Q quadrilaterals, G groups.
     """
 
-    corners_m: FloatArray  # (T, 3, 3) world metres, counter-clockwise from the side that is driven on
+    corners_m: FloatArray  # (T, 3, 3) world metres, counter-clockwise from the driven side
     surface: npt.NDArray[np.int64]  # (T,) `Surface` values
     forward: FloatArray  # (T, 3) unit vectors, a pad's push direction
     has_grass: npt.NDArray[np.bool_]  # (X, Z) True if the stadium's grass is in a cell column
@@ -65,7 +65,7 @@ class MeshWorld:
         """Read and validate a file.
 
         Raises:
-            WorldFileError: if it is not a world.
+            WorldFileError: if not a world.
         """
         # Machines that only keep games (scripts/keep_games.py) lack this package.
         from safetensors import SafetensorError

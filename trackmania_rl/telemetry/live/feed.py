@@ -46,7 +46,7 @@ def write_record(file: Path, values: Any, arrays: Arrays = MappingProxyType({}))
 
 
 def read_record(file: Path) -> tuple[Any, Arrays] | None:
-    """Read a `write_record` file; None if it is missing or damaged."""
+    """Read a `write_record` file; None if missing or damaged."""
     try:
         with safe_open(file, "numpy") as opened:
             arrays = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 - it is no dict
@@ -127,7 +127,7 @@ class LiveRace:
 
     @classmethod
     def load(cls, file: Path) -> LiveRace | None:
-        """Read a `save` file; None if it is missing or damaged."""
+        """Read a `save` file; None if missing or damaged."""
         record = read_record(file)
         if record is None:
             return None

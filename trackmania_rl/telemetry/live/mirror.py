@@ -75,7 +75,7 @@ class LiveMirror:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             log.warning("collector %d: the live page cannot show its races: %s: %s", collector, folder, error.strerror)
-        self.close()  # files from a collector that was killed
+        self.close()  # files from a killed collector
 
     def begins(self, game: int, map_entry: MapEntry) -> None:
         """Note the map for a game's next race."""
@@ -126,14 +126,13 @@ class LiveMirror:
             file.unlink()
 
     def _update_cars(self, ids: GameIds, now_s: float) -> None:
-        """Note the car places, and write all of them; each at intervals."""
         due = ids[self._next_car_s[ids] <= now_s]
         if not self._has_motion or len(due) == 0:
             return
         self._next_car_s[due] = now_s + CARS_EVERY_S
         try:
             positions_m = self._games.motion(due).position_m.tolist()
-        except TypeError:  # an own environment has no car
+        except TypeError:  # a custom environment has no car
             self._has_motion = False
             return
         for game, position_m in zip(due.tolist(), positions_m, strict=True):

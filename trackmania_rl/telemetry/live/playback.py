@@ -96,7 +96,6 @@ class _DrivenAgain:
 
 @functools.lru_cache(maxsize=MOST_TRACKS)
 def _track(name: str, map_file: str) -> TrackForBatch | None:
-    """Return the simulated game's track by generated name or file; None for other maps."""
     is_generated = is_generated_track(name)
     if not is_generated and not (map_file.endswith(".toml") and Path(map_file).is_file()):
         return None

@@ -1,1 +1,1 @@
-"""Live page: a web server for a run's folder and live feed, without torch, so that it is small beside a training."""
+"""Live page: a web server for a run's folder and live feed, without torch, so it is small beside a training."""

@@ -127,7 +127,6 @@ def run_of_driver(file: Path, project_folder: Path) -> Iterator[RunFolder]:
 
 
 def _drive(result: PipeEnd, *arguments: Any) -> None:
-    """Call `drive`; send its error, or None."""
     try:
         drive(*arguments)
         result.send(None)

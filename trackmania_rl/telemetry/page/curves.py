@@ -152,7 +152,7 @@ class RunCurves:
         return news
 
     def figure(self, name: str) -> list[Point]:
-        """Return a figure's points, if there are any."""
+        """Return a figure's points, if any."""
         return self._figures([name]).get(name, []) if self._file.is_file() else []
 
     def _figures(self, names: Iterable[str]) -> dict[str, list[Point]]:

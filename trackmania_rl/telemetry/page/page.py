@@ -93,7 +93,7 @@ class RunPage:
             return news
 
     def figure(self, name: str) -> list[Point]:
-        """Return a figure's points, if there are any."""
+        """Return a figure's points, if any."""
         with self._lock:
             return self._curves.figure(name)
 
@@ -123,7 +123,7 @@ class RunPage:
         return self.watched.record(best, str(map_file(entry, self._maps_folder(settings))))
 
     def sections(self, name: str) -> dict[str, Any] | None:
-        """Compare a race in `watched` by section; None if it is not kept any more."""
+        """Compare a race in `watched` by section; None if no longer kept."""
         race = self.watched.race(name)
         if race is None:
             return None

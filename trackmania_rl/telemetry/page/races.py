@@ -59,18 +59,18 @@ class WatchedRaces:
         return self._keep(f"best-{best.folder.name}-{int(best.driven_s * 1000)}", lambda: race_of_inputs(best, track))
 
     def race(self, name: str) -> LiveRace | None:
-        """Return a race; None if it is not kept any more."""
+        """Return a race; None if no longer kept."""
         with self._lock:
             playback = self._playbacks.get(name)
         return None if playback is None else playback.race
 
     def columns(self, name: str) -> dict[str, Any] | None:
-        """Return a race's states as JSON values; None if it is not kept any more."""
+        """Return a race's states as JSON values; None if no longer kept."""
         race = self.race(name)
         return None if race is None else columns_of(race) | {"id": name}
 
     def picture(self, name: str, time_ms: int) -> bytes | None:
-        """Return the picture at a race time as JPEG; None if there is none.
+        """Return the picture at a race time as JPEG, or None.
 
         `PICTURES_PER_S` are drawn for all tabs together.
         """

@@ -122,7 +122,7 @@ class BestRun(NamedTuple):
     driven_s: float
 
     def q_values(self) -> np.ndarray | None:
-        """Return the race's (T, A) Q values; None if they are missing or damaged."""
+        """Return the race's (T, A) Q values; None if missing or damaged."""
         try:
             values = read_npy(self.folder / "q_values.npy", MOST_Q_VALUES_BYTES)
         except UserError:

@@ -107,7 +107,7 @@ def find_started(launch: Launch, games: Iterable[GameProcess]) -> list[GameProce
 def processes_with(mark: str) -> list[psutil.Process]:
     """Return the games with a mark, newest last, and what they have started: children, and programs in their folder.
 
-    Wine's own processes inherit the first game's mark, but serve all.
+    Wine's processes inherit the first game's mark, but serve all.
     """
     games = [game for game in list_games() if game.mark == mark]
     folders = {folder for game in games if (folder := _folder_of(game.command_line))}

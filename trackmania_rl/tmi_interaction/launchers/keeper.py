@@ -45,7 +45,7 @@ class Client:
 
 
 def clients_by_port(ports: Collection[int]) -> dict[int, list[Client]]:
-    """Return the connections to some ports. Raise `UserError` if this system does not show them."""
+    """Return the connections to these ports. Raise `UserError` if this system does not show them."""
     found: dict[int, list[Client]] = {port: [] for port in ports}
     try:
         connections = psutil.net_connections("tcp4")

@@ -157,7 +157,6 @@ def _keep(path: Path) -> Path:
 
 
 def _read(path: Path) -> str | None:
-    """Return a file's text with plain line ends; None if it is missing."""
     try:
         with path.open("rb") as file:
             data = file.read(_MOST_PLUGIN_BYTES + 1)

@@ -252,7 +252,6 @@ class TmnfLauncher(GameLauncher):
 
 
 def _newest(games: Sequence[GameProcess]) -> psutil.Process | None:
-    """Return the newest game that still runs."""
     for game in sorted(games, key=lambda game: game.identity.created_at_s, reverse=True):
         if (process := game.identity.open()) is not None:
             return process
@@ -279,7 +278,7 @@ def split_game_command(command: str, which: Callable[[str], str | None] = shutil
     No shell runs it: for pipes and variables, name a script, such as "sh start_game.sh {port}".
 
     Raises:
-        UserError: if it is empty, lacks `{port}`, has an unclosed quote, or names a missing program.
+        UserError: if empty, lacks `{port}`, has an unclosed quote, or names a missing program.
     """
     if not command.strip():
         raise UserError(
@@ -311,7 +310,7 @@ def find_tmloader(user: UserSettings) -> Path:
     """Return TMLoader's program from the settings or the default place.
 
     Raises:
-        UserError: if it is missing.
+        UserError: if missing.
     """
     if user.tmloader_path:
         program = Path(user.tmloader_path).expanduser()

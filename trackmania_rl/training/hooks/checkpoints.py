@@ -49,7 +49,7 @@ class NotSavedError(CheckpointError):
 def state_of(run: RunContext) -> dict[str, Any]:
     """Return the state that a resumed run needs, by section, in plain values and tensors.
 
-    The `RingBuffer` replaces the replay memory's rows, so that they are not copied.
+    The `RingBuffer` replaces the replay memory's rows, so they are not copied.
     """
     return {
         "agent": run.agent.state_dict(),
@@ -188,7 +188,6 @@ class SaveCheckpoints(Hook):
         run.heartbeat.saved = run.n_saved_before + run.statistics.frames_total + run.agent.updates
 
     def _write(self, state: Mapping[str, Any]) -> Path:
-        """Write a state as a checkpoint; return the folder."""
         run = self.run
         facts = CheckpointFacts(
             session=run.session,
@@ -221,7 +220,7 @@ class SaveCheckpoints(Hook):
         if nears_loss and settings.run.checkpoint_holds_replay:
             interval_s = min(interval_s, FIRST_CHECKPOINT_AFTER_S)
         is_due = self._is_due.is_due(interval_s)
-        # A run that is killed later resumes with edited settings only from a checkpoint that has them.
+        # A run killed later resumes with edited settings only from a checkpoint that has them.
         before = self._saved_settings
         self._saved_settings = settings
         if before is not None and before is not settings:

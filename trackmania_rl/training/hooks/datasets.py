@@ -43,7 +43,7 @@ def open_datasets(settings: Settings, spaces: Spaces, folder: Path) -> list[Data
 class LearnFromDataSets(Hook):
     """Fills the memory with data sets, each once in a run.
 
-    Without collectors a round's frames count as stored transitions, so that schedules, limits and updates proceed as in
+    Without collectors a round's frames count as stored transitions, so schedules, limits and updates proceed as in
     a run with races.
     """
 
@@ -82,7 +82,6 @@ class LearnFromDataSets(Hook):
         self._loaded = list(state_dict["loaded"])
 
     def _load(self, dataset: DataSet) -> tuple[int, int]:
-        """Store a data set's races; return the race and transition counts."""
         capacity = self.run.memory.capacity
         form = DataSetForm.of_run(self.run.settings, self.run.spaces)
         n_races = 0

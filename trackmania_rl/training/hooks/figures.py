@@ -54,7 +54,7 @@ class WriteFigures(Hook):
     def on_race(self, race: Race) -> None:
         """Write a race's figures if it is the fastest for map and kind, or if `tensorboard_interval_s` has passed.
 
-        A run may drive several races a second for weeks: all of them would fill the disk.
+        A run may drive several races a second for weeks, which would fill the disk.
         """
         facts = race.facts
         statistics = self.run.statistics
@@ -114,7 +114,6 @@ class WriteFigures(Hook):
         self.log("flush")
 
     def _write_settings(self) -> None:
-        """Write the settings in force, at first and when one has changed."""
         settings = self.run.settings
         if settings is self._settings_written:
             return
@@ -146,7 +145,7 @@ class LearningFigures(Hook):
     Losses and norms stay on the device until a report, because reading one waits for a GPU.
 
     Attributes:
-        test_loss: newest loss, per transition, on transitions that are never trained on; None before the first.
+        test_loss: newest loss, per transition, on transitions never trained on; None before the first.
     """
 
     def __init__(self) -> None:

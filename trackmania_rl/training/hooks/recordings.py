@@ -1,4 +1,4 @@
-"""A run's pictures: films of evaluation races, and diagnostics. Threads wait for them, so that training goes on."""
+"""A run's pictures: films of evaluation races, and diagnostics. Threads wait for them, so training goes on."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class RecordEvaluations(Hook):
 
     With `record_every_s` it also keeps the first one after that training time.
     `{frames}_{map}.pt` holds the columns without frames, `.inputs` the inputs, `.mp4` the film and `.gif` a small one.
-    A race that is due while another film is drawn is skipped.
+    A race due while another film is drawn is skipped.
     """
 
     section: ClassVar[str] = "recordings"
@@ -120,7 +120,6 @@ class RecordEvaluations(Hook):
         self._filming.start()
 
     def _film(self, race_of_film: tuple[Any, ...], log_name: str, frames_total: int) -> None:
-        """Log a race's film, or the error."""
         from trackmania_rl.telemetry.films import film_evaluation
 
         file = race_of_film[0]
@@ -165,7 +164,7 @@ def _file(stem: Path, ending: str) -> Path:
 class DrawDiagnostics(Hook):
     """Draws plots (values, quantiles, errors, expectations) every `pictures_interval_s` into diagnostics/.
 
-    A thread draws, so that neither races nor updates wait for it.
+    A thread draws, so neither races nor updates wait for it.
     A set is for one map: among maps with evaluation races, the one with the fewest sets.
     """
 
@@ -180,7 +179,7 @@ class DrawDiagnostics(Hook):
 
     @override
     def on_race(self, race: Race) -> None:
-        """Keep the races that plots need, and begin a set that is due."""
+        """Keep the races that plots need, and begin a due set."""
         name = race.facts.map_name
         if self.run.settings.telemetry.pictures_interval_s == 0 or not race.facts.counts:
             return
