@@ -73,7 +73,7 @@ def write_durably(file: Path, content: bytes | str) -> None:
 
 @contextlib.contextmanager
 def whole_folder(folder: Path, temporary: Path) -> Iterator[Path]:
-    """Yield an empty folder beside `folder`, and rename it to `folder` at the end. Delete it after an error.
+    """Yield an empty folder beside `folder`; rename it to `folder` at the end, or delete it after an error.
 
     Args:
         folder: does not exist.

@@ -181,7 +181,7 @@ def train(
         The run's figures; with stages, the figures for the stage trained last.
 
     Raises:
-        UserError: for anything that the caller can correct.
+        UserError: for errors that the caller can correct.
     """
     end_if_program_has_no_guard()
     keep_freed_memory()

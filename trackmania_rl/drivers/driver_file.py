@@ -200,7 +200,7 @@ def write_driver(file: Path, driver: DriverFile, minimum_free_disk_mb: int = 0) 
     """Write or replace a driver file, complete or not at all, and return it. Makes the folder.
 
     Raises:
-        UserError: if less than the minimum would be free, the disk fails, or the driver is larger than one may be.
+        UserError: if less than the minimum would be free, the disk fails, or the driver is too large.
     """
     card = driver.card.model_dump(mode="json")
     entry = json.dumps({"sha256": _digest(card, driver.weights), "card": card}, allow_nan=False)

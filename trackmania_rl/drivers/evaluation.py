@@ -107,10 +107,10 @@ class TrainedDriver:
             observation: as for `act`, or a batch of such observations along a first axis.
             state: not used.
             episode_start: not used.
-            deterministic: must be True, as a driver has no other actions.
+            deterministic: must be True.
 
         Raises:
-            UserError: as for `act`, or if random actions are asked for.
+            UserError: as for `act`, or if random actions are requested.
         """
         if not deterministic:
             raise UserError("predict: a driver is greedy; call predict(observation, deterministic=True)")
@@ -245,7 +245,7 @@ def evaluate_map(
 ) -> MapEvaluation:
     """Drive 1 or more races on a map greedily in the first game; no other may be in a race.
 
-    Race 2 and later ones begin with forced actions.
+    Later races begin with forced actions.
 
     Raises:
         UserError: if the map can't be used.

@@ -32,7 +32,7 @@ def push_driver(file: Path, repository: str, about: Mapping[str, str], *, is_pri
         is_private: whether a new repository is private.
 
     Raises:
-        UserError: if the file is no usable driver, the package is missing, or the hub refuses or does not answer.
+        UserError: if the driver is unusable, the package is missing, or the hub refuses or does not answer.
     """
     read_driver(file)
     api = _api()
@@ -52,10 +52,10 @@ def pull_driver(repository: str, name: str = "", target: Path | None = None, rev
         repository: USER/NAME.
         name: file name in it; "" if it holds one driver only.
         target: file to write; None for the same name in the current folder.
-        revision: branch, tag or commit; None for the newest one.
+        revision: branch, tag or commit; None for the newest.
 
     Raises:
-        UserError: if there is no such driver, it is damaged or too large, the file exists already, the package is
+        UserError: if the driver is missing, damaged or too large, the file exists already, the package is
             missing, or the hub refuses or does not answer.
     """
     api = _api()

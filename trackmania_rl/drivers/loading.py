@@ -107,7 +107,7 @@ def load_run_settings(run_folder: Path) -> Settings:
 def load_weights(source: Path, settings: Settings) -> Learned:
     """Load the weights in a run's newest checkpoint, in one checkpoint, or in a driver's file, for these settings.
 
-    The weights are the averaged ones, or the online ones without an average.
+    These are averaged weights, or online ones without an average.
 
     Raises:
         UserError: if missing or damaged.

@@ -61,7 +61,7 @@ def export_onnx(driver: TrainedDriver, file: Path) -> None:
         file: overwritten.
 
     Raises:
-        UserError: if the packages are missing (the extra `onnx`), the network cannot be exported, or writing fails.
+        UserError: if packages are missing (extra `onnx`), the network cannot be exported, or writing fails.
     """
     spaces = driver.spaces
     policy = GreedyPolicy(driver).eval()

@@ -173,7 +173,7 @@ class RingBuffer:
         return rows
 
     def resize(self, capacity: int) -> None:
-        """Change the capacity; shrinking drops the oldest rows. Old and new columns exist at once for a moment.
+        """Change the capacity; shrinking drops the oldest rows. Old and new columns briefly exist at once.
 
         Raises:
             RuntimeError: if allocation fails (on a GPU `torch.OutOfMemoryError`); nothing changes then.
@@ -201,7 +201,7 @@ class RingBuffer:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore rows, numbers and capacity. Stored columns are tensors, or a disk memory's files.
 
-        Files in this ring's folder are used as they are if they have the right size, else copied.
+        Files in this ring's folder with the right size are used as they are, others copied.
 
         Raises:
             ValueError: if the rows have another shape than this ring's.

@@ -23,7 +23,7 @@ NEEDED: Final = {"n_steps": 1, "temporal_mini_race_duration_actions": None}
 class RolloutStore(Memory):
     """The part `memory` for on-policy agents.
 
-    It collects races and fragments until `memory_size_start_learn_schedule` transitions are there. Batches are then
+    It collects races and fragments up to `memory_size_start_learn_schedule` transitions. Batches are then
     drawn without replacement, epoch after epoch; the replay ratio is the epoch count. The next rollout after a
     draw replaces all others. Greedy races and demonstrations are left out, as the policy did not draw their actions.
 

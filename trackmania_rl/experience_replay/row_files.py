@@ -2,7 +2,7 @@
 
 Rows stay in the files from one checkpoint to the next. The files have room for more rows than the memory holds, so
 that the newest checkpoint's rows are overwritten only after as many new ones. `claimed.npy` holds a number above
-all rows ever written, and is flushed before such a row is written: after a kill or a power cut it proves which rows
+all rows ever written, and is flushed before such a row is written: after a kill or power cut it proves which rows
 may have been overwritten.
 """
 

@@ -154,7 +154,7 @@ class TransitionStorage(Storage):
     """First-in-first-out list of `RingBuffer` rows at which one side's transitions start.
 
     A transition's *index* is the first row's number, which is unique: the sampler draws it, and `get` takes it.
-    `storage[i]` takes places in the list, the oldest first. Transitions whose rows were overwritten are dropped at the
+    `storage[i]` takes places in the list, the oldest first. Transitions with overwritten rows are dropped at the
     next reading.
 
     `n_steps_max` is the largest `n_steps` in the ring buffer.
@@ -302,7 +302,7 @@ class ProportionalSampler(RandomSampler):
     new transition has the largest priority so far, at least 1.
 
     Drawing is one cumulative sum and one binary search over all priorities, short beside an update even for a
-    million transitions. `alpha` = 0 draws evenly; a changed one applies to a transition when it is trained on again.
+    million transitions. `alpha` = 0 draws evenly; a changed one applies when a transition is trained on again.
     """
 
     def __init__(self, alpha: float, beta: float = 1.0, epsilon: float = 2e-3) -> None:

@@ -1,10 +1,10 @@
 """Reader for `.Gbx` files through pygbx, guarded so that no file crashes, hangs or fills the memory.
 
 A `.Gbx` file is a head (class; often an XML line) and a body made from chunks, packed with LZO. pygbx parses the body
-without checks. So the byte reader is replaced: reads stay within the file, and the read count and unpacked
+without checks. So the byte reader is replaced: reads stay within the file, and read count and unpacked
 size are bounded.
 
-pygbx depends on python-lzo, which needs a compiler and liblzo2's headers. It is therefore optional, and installed
+pygbx depends on python-lzo, which needs a compiler and liblzo2's headers. So it is optional, and installed
 without dependencies (`HOW_TO_INSTALL`); lzallright replaces python-lzo's one function.
 """
 
@@ -120,7 +120,7 @@ def kind_of(class_id: int) -> str:
 
 
 def wrong_name(path: Path) -> GbxError:
-    """Return the error for a file whose name is for no map, replay, ghost or line."""
+    """Return the error for a file not named as a map, replay, ghost or line."""
     name = path.name.lower()
     if name.endswith(".map.gbx"):
         return GbxError(f"{path}: a map of ManiaPlanet or Trackmania 2020, by its name; {SUPPORTED}")

@@ -1,7 +1,7 @@
 """Convert a Linesight run to a run that `train.py` resumes, and back.
 
-Network, optimizer and schedules are the same algorithm on both sides, so weights, the optimizer's running means and the
-frame count carry over. The replay memory does not: it is filled again before learning resumes.
+Both sides have the same network, optimizer and schedules, so weights, the optimizer's running means and the
+frame count carry over. The replay memory does not: it is refilled before learning resumes.
 """
 
 from __future__ import annotations

@@ -25,9 +25,9 @@ Reading = tuple[Callable[[Path], object], Path]
 
 
 def require_bounded(readings: Sequence[Reading]) -> None:
-    """Read files in a separate process, to learn whether this process can read them, too.
+    """Read files in a separate process, to check that this process can, too.
 
-    Errors in the functions are ignored: they come again here.
+    Errors in the functions are ignored: they recur here.
 
     Raises:
         UserError: if reading takes longer than `READ_LIMIT_S`, fills the memory, or kills the process.

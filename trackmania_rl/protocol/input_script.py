@@ -10,7 +10,7 @@ One command per line or between semicolons, ``#`` begins a comment::
 
 All other commands (``0 set speed 30``, ``1.50 toggle_inputs``) are left out, and analog values beyond full are clipped.
 
-A time is the race time at which the input changes; the next tick is the first with the new input.
+A time is the race time of the change; the next tick is the first with the new input.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Actions, and policies, which choose them: the interface between agents and games.
 
 Actions are indices into the configured key sets, or analog steer, gas and brake. An analog action is (steer, gas,
-brake), each -1 to 1. Steer is proportional, from -1 (left) to 1 (right). The game takes the pedals as on or off:
+brake), each -1 to 1. Steer is proportional, from -1 (left) to 1 (right). The game takes pedals as on or off:
 pressed above 0.
 """
 

@@ -64,7 +64,7 @@ class Fragment(NamedTuple):
 
 
 class RaceFacts(BaseModel):
-    """Facts about a race or fragment: the schema for the log, messages and files.
+    """Facts about a race or fragment: the schema for log, messages and files.
 
     Attributes:
         map_name: name in the map cycle.

@@ -204,7 +204,7 @@ class Races:
         is_finished: npt.NDArray[np.bool_],
         draw: Draw | None,
     ) -> npt.NDArray[np.int64]:
-        """Record decisions for races (n,), and write the states that they led to.
+        """Record decisions for races (n,), and write the resulting states.
 
         Args:
             races: (n,).

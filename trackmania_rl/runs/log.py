@@ -97,7 +97,7 @@ class CommandClock:
 class RunLog:
     """Writer for a run's log. There is one at a time, in the learner. Thread-safe.
 
-    Each race, message and figure set is committed at once. Those that cannot be written wait in memory, and are
+    Each race, message and figure set is committed at once. Failed writes wait in memory, and are
     tried again every `RETRY_EVERY_S`. A deleted log is made again. `kill -9` loses no written race; a power
     cut may lose the newest ones.
     """

@@ -283,7 +283,7 @@ class RunConfiguration:
         source: configuration file, or settings.
         output_folder: holds save/ and tensorboard/.
         overrides: `name=value` texts, or values by name, that win over both.
-        update: whether a run that exists takes the settings asked for.
+        update: whether an existing run takes the requested settings.
     """
 
     def __init__(
@@ -333,7 +333,7 @@ class RunConfiguration:
 
 
 class LiveSettings:
-    """Settings in force, renewed when a run's settings.toml is edited.
+    """Settings in force, renewed when settings.toml is edited.
 
     An invalid edit leaves the last good settings in force. A changed setting that needs a restart waits for it; if the
     rest of the edit is invalid without it, the whole edit waits.

@@ -92,14 +92,14 @@ class CheckpointStore:
     ) -> Path:
         """Write a checkpoint and return the folder; if that fails, the others stay as they were.
 
-        Older ones are deleted first if the disk has room for another only without them.
+        Older ones are deleted first if the disk needs the room.
 
         Args:
             state: nested dicts, lists and tuples with tensors, numbers, texts, booleans and None. The replay memory's
                 columns are the `RingBuffer`.
-            minimum_free_disk_mb: free space that must remain on the disk.
+            minimum_free_disk_mb: disk space that must remain free.
             facts: manifest fields.
-            keep: how many newest ones to keep, beside the one with the best score.
+            keep: how many newest ones to keep, beside the best-scoring one.
 
         Raises:
             CheckpointError: if it fails; a `DiskTooFullError` if the disk is too full.

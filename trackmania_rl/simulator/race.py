@@ -42,7 +42,7 @@ _KM_H_PER_M_S: Final = 3.6
 class SimulatedRace:
     """Race on one track, from the countdown on; it continues after the finish until it is given up.
 
-    A race driven on from a restored state gives identical blobs and events. `parameters` are the car's constants, as
+    A race from a restored state gives identical blobs and events. `parameters` are the car's constants, as
     `VehicleParameters.packed` makes them.
 
     Raises:

@@ -1,7 +1,7 @@
 """Race batch stepped by one call to compiled code.
 
 A race here begins at race time 0 and ends at the finish. Like `race.SimulatedRace` it is driven by `gates.drive`, so
-the same inputs give the same car and times, bit for bit.
+equal inputs give equal cars and times, bit for bit.
 """
 
 from __future__ import annotations

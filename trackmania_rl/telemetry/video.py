@@ -58,9 +58,9 @@ class Underlay(NamedTuple):
 
 
 class VideoFile:
-    """Video that is written frame by frame, and renamed when it is complete.
+    """Video written frame by frame, and renamed when complete.
 
-    After an error, or without a frame, no file is written and an older one is kept.
+    After an error, or without a frame, nothing is written and an older file is kept.
 
     Args:
         path: the ending is in `ENCODERS`; others are a `UserError`.
@@ -104,7 +104,7 @@ class VideoFile:
                 self._told.close()
 
     def write(self, frame: npt.NDArray[np.uint8]) -> None:
-        """Add a frame. Odd sides are extended by a row or column, as the codecs need even ones.
+        """Add a frame. Odd sides are extended by a row or column, as codecs need even ones.
 
         Args:
             frame: (H, W, 4) uint8, blue, green, red, alpha, all with one size. Alpha counts over another video and in

@@ -138,7 +138,7 @@ class GameInstanceManager:
         return self._machine.races.under_way(0, states)
 
     def ensure_running(self) -> RaceMachine:
-        """Return a running game's machine; start one if there is none, or if it is old or slow.
+        """Return a running game's machine; start a game if there is none, or it is old or slow.
 
         Old is after `game_reboot_interval_s`, slow is below `game_reboot_below_speed_share` of the best speed. Kept
         games are restarted only by the keeper.

@@ -1,7 +1,7 @@
 """Move the game's personal record replays aside and back, without deleting or overwriting.
 
 The game saves the player's best race on a map as ``Tracks/Replays/Autosaves/{login}_{map}.Replay.gbx`` and shows the
-ghost in later races, and thus in the agent's pictures.
+ghost in later races, and so in the agent's pictures.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def autosaves_folder(trackmania_base_path: str) -> Path:
         trackmania_base_path: the setting.
 
     Raises:
-        UserError: if not set or the folder is missing.
+        UserError: if unset, or the folder is missing.
     """
     if not trackmania_base_path:
         raise UserError(

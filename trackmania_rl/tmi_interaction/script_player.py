@@ -127,11 +127,11 @@ class ScriptPlayer:
             on_state: takes each state reported before the finish.
             speed: game speed, a factor on real time.
             load_name: argument for the game's `load` command; None for the script's absolute path.
-            ask_for_inputs: whether to request the recorded inputs at the end.
+            ask_for_inputs: whether to request the recorded inputs.
             step_ms: race time between reported steps without a film.
 
         Raises:
-            UserError: if the map or the script can't be used, or the game recorded no inputs that were asked for.
+            UserError: if the map or the script can't be used, or the game did not record requested inputs.
             GameError: if the game is gone, silent or breaks the protocol.
         """
         self._launcher.check_map(map_path)

@@ -149,7 +149,7 @@ def resample(points_m: FloatArray, spacing_m: float) -> FloatArray:
 def mean_line(base_m: FloatArray, others_m: Sequence[FloatArray], names: Sequence[str]) -> FloatArray:
     """Return the middle between several lines, point by point along the first.
 
-    It is the mean (two lines) or median (more) over their passages through the plane across each point of `base_m`.
+    It is the mean (two lines) or median (more) passage through the plane across each point of `base_m`.
 
     Args:
         base_m: (N, 3) one line, at equal distances.

@@ -160,7 +160,7 @@ def check_line(challenge: Challenge, line_m: FloatArray) -> None:
     """Check that a line (N, 3), start to finish, belongs to a map.
 
     Raises:
-        MapTrackError: if shorter than 30 m, is outside the map, or does not begin at the map's start.
+        MapTrackError: if it is shorter than 30 m, is outside the map, or does not begin at the map's start.
     """
     assert line_m.shape == (len(line_m), 3)
     if len(line_m) < LEAST_LENGTH_M / LINE_SPACING_M:

@@ -145,7 +145,7 @@ def read_inputs(path: Path) -> Sequence[InputEvent]:
     """Read an inputs file, or the fastest race in a replay or ghost.
 
     Raises:
-        UserError: if missing or damaged, or holds no inputs.
+        UserError: if it is missing or damaged, or holds no inputs.
     """
     events: Sequence[InputEvent]
     if is_replay_file(path):

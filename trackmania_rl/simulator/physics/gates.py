@@ -30,7 +30,7 @@ _HIGHEST_M: Final = 12.0  # upper end, above the road, for a car that flies
 
 
 class Gates(NamedTuple):
-    """Race gates, the finish last; a type that numba accepts.
+    """Race gates, the finish last; a type for numba.
 
     A road has one plane per race gate (G), a block world has one or more boxes per lap gate (B). The other kind's
     arrays are empty.

@@ -1,10 +1,10 @@
 """The StadiumCar's constants.
 
-The car has unit mass, so forces are accelerations. `kmh` in a name means that a curve's argument is in km/h, as in the
+The car has unit mass, so forces are accelerations. `kmh` in a name means a curve argument in km/h, as in the
 game's tuning file; all else is in metres, seconds, radians.
 
 Value sources:
-    [tuning] the car's tuning values, read alike by the public projects ForeverValidator, tmnf-physics and tmuf_physics;
+    [tuning] the car's tuning values, read alike by the projects ForeverValidator, tmnf-physics and tmuf_physics;
     [replay] the same, and confirmed by open-loop runs against human replays or a published tick trace;
     [engine] read in only one reconstruction of the game's engine;
     [own] chosen here, where the game's value needs parts that this simulator leaves out.

@@ -1,6 +1,6 @@
 """Block world picture: groups of coloured quadrilaterals, each with a near and a far version.
 
-A group is a block. Groups are culled by the view, so a picture's cost does not grow with the map. Corners go
+A group is a block. Groups are culled by the view, so the cost does not grow with the map. Corners go
 counter-clockwise as seen from a quadrilateral's painted side; the other side is an underside.
 """
 
@@ -47,7 +47,7 @@ class Quads:
 
 
 class BlockScene(NamedTuple):
-    """G quadrilateral groups; a type that numba accepts."""
+    """G quadrilateral groups; a type for numba."""
 
     points_m: FloatArray  # (3, P) world metres
     corners: npt.NDArray[np.int32]  # (Q, 4) columns of `points_m`

@@ -1,6 +1,6 @@
 """A ribbon's road as a mesh: surface, marks, border lines, walls and verges, with detail levels.
 
-Only cross-sections near the car are drawn, so a picture's cost does not grow with the track.
+Only cross-sections near the car are drawn, so the cost does not grow with the track.
 
 Level of detail by screen-space error (Luebke et al., Level of Detail for 3D Graphics, 2003): each part is drawn with
 the longest steps between cross-sections whose error, computed once per track, stays below a fraction of a pixel.

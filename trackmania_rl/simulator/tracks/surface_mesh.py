@@ -1,6 +1,6 @@
 """Mesh with faces that cars drive on, sorted into cells, and the road along a line through it.
 
-A face is driven on from the side from which its corners go counter-clockwise. The stadium's grass is a separate plane
+A face is driven on the side on which its corners go counter-clockwise. The stadium's grass is a separate plane
 with holes. Axes are the game's: x, y up, z.
 """
 
@@ -62,7 +62,7 @@ FloatArray = npt.NDArray[np.float64]
 
 
 class SurfaceMesh(NamedTuple):
-    """T faces in C occupied cells; a type that numba accepts."""
+    """T faces in C occupied cells; a type for numba."""
 
     records: npt.NDArray[np.void]  # (T,) FACE_DTYPE
     first_cell: npt.NDArray[np.int64]  # (3,) lowest cell in the box around all faces

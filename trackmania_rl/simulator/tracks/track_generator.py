@@ -1,7 +1,7 @@
 """Tracks from a seed and a difficulty: phrases (corners, straights and jumps), added where there is room.
 
-A phrase (a bend, a jump ...) is drawn at random and taken if its road stays on the map and clear of the road so far. If
-the finished road fails a check, the next track is drawn from the same random stream.
+A phrase (a bend, a jump ...) is drawn at random and taken if it stays on the map and clear of earlier road. If
+the finished road fails a check, another track is drawn from the same random stream.
 """
 
 import math

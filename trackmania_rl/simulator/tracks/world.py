@@ -86,7 +86,7 @@ class Road(NamedTuple):
 
 
 class Ribbon(NamedTuple):
-    """P cross-sections, one every `RIBBON_SPACING_M` along the line; a type that numba accepts."""
+    """P cross-sections, one every `RIBBON_SPACING_M` along the line; a type for numba."""
 
     station_m: npt.NDArray[np.float64]  # (P,) arc length from the start line, negative before it
     center_m: npt.NDArray[np.float64]

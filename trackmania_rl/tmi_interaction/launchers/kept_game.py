@@ -71,10 +71,10 @@ class GreetingAttempt:
         self.local_port = self._link.local_port
 
     def poll(self, commands: Sequence[str] = ()) -> Greeting | None:
-        """Poll for the greeting. When it has come, run console commands in the game and close the connection.
+        """Poll for the greeting. After it, run console commands in the game and close the connection.
 
         Returns:
-            None until it has come.
+            None before the greeting.
 
         Raises:
             GameError: if the game is gone, drops the connection, or breaks the protocol.
@@ -108,7 +108,7 @@ def greet(port: int, within_s: float) -> Greeting:
 
 
 class KeptGame(GameLauncher):
-    """Launcher that only connects to a game kept elsewhere, perhaps through SSH.
+    """Launcher that only connects to a game kept elsewhere, perhaps by SSH.
 
     Starting locks the game for this collector. Connecting waits until it greets.
 

@@ -275,10 +275,10 @@ def start_command(port: int, user: UserSettings, platform: str = sys.platform) -
 def split_game_command(command: str, which: Callable[[str], str | None] = shutil.which) -> list[str]:
     """Split the setting `game_command` as a shell does; a leading `~/` of a word is the home folder.
 
-    No shell runs it: for pipes and variables, name a script, such as "sh start_game.sh {port}".
+    No shell runs it: for pipes and variables, name a script like "sh start_game.sh {port}".
 
     Raises:
-        UserError: if empty, lacks `{port}`, has an unclosed quote, or names a missing program.
+        UserError: if it is empty, lacks `{port}`, has an unclosed quote, or names a missing program.
     """
     if not command.strip():
         raise UserError(
