@@ -1,5 +1,6 @@
 """Pictures of `RaceEnv.render`."""
 
+import sys
 import time
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 from trackmania_rl.games.envs import RACE_ID
 from trackmania_rl.simulator.picture.renderer import Renderer
 from trackmania_rl.simulator.tracks.track_file import load_track
+from trackmania_rl.training.demonstrations import actions_of_inputs, read_inputs
 
 SOCKET = {"game_transport": "socket"}
 
@@ -60,3 +62,38 @@ def test_a_window_shows_the_race_at_the_clocks_speed(tracks, monkeypatch):
     np.testing.assert_array_equal(shown, env.unwrapped.races.games.picture(0, 320, 240))
     env.close()
     assert not pygame.display.get_init()
+
+
+def test_a_race_at_the_keyboard_becomes_inputs(tracks, monkeypatch, tmp_path):
+    pygame = pytest.importorskip("pygame", reason="python -m pip install pygame-ce")
+    from examples import keyboard
+
+    add, driven = keyboard.Laps.add, []
+
+    def press_up_until_the_finish(laps, *step):
+        driven.append(step[2])
+        add(laps, *step)
+        pygame.event.post(pygame.event.Event(pygame.KEYDOWN, key=pygame.K_UP))
+        if step[4]:
+            pygame.event.post(pygame.event.Event(pygame.QUIT))
+
+    monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
+    monkeypatch.setattr(keyboard.Laps, "add", press_up_until_the_finish)
+    words = ["keyboard", "--map", tracks["straight"], "--folder", str(tmp_path), "--speed", "50"]
+    monkeypatch.setattr(sys, "argv", words)
+    keyboard.main()
+    (file,) = tmp_path.glob("straight_*.inputs")
+    assert driven[0] == 3  # nothing is pressed yet
+    assert set(driven[1:]) == {0}
+    env = gymnasium.make(RACE_ID, maps=tracks["straight"])
+    game = env.unwrapped.races.settings.game
+    actions, n_exact = actions_of_inputs(read_inputs(file), game)
+    assert n_exact == len(actions) > 1
+    assert (actions == driven[: len(actions)]).all()
+    assert set(driven[len(actions) :]) <= {actions[-1]}
+    env.reset()
+    for action in driven:
+        *_, info = env.step(action)
+    assert info["race_finished"]
+    assert file.stem == f"straight_{info['race_time_ms']}"
+    env.close()
