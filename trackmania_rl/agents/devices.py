@@ -71,7 +71,7 @@ def pick_device(torch_device: str, setting: str = "torch_device") -> torch.devic
 def pick_playing_device(settings: Settings, spaces: Spaces) -> torch.device:
     """Return the collectors' device: as `collector_device` says; "auto" is the processor, unless there is an image.
 
-    A few float states take a processor less time than a GPU's launches.
+    A few float states take a fraction of a millisecond on a processor, less than a GPU's launches.
 
     Raises:
         UserError: if torch cannot use the named device.

@@ -107,7 +107,7 @@ class TrainedDriver:
             observation: as for `act`, or a batch of such observations along a first axis.
             state: not used.
             episode_start: not used.
-            deterministic: must be True.
+            deterministic: must be True, as a driver has no other actions.
 
         Raises:
             UserError: as for `act`, or if random actions are requested.

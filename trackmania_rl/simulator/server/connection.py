@@ -155,6 +155,7 @@ class Connection:
         return min(self.timeout_ms, MAX_PARTIAL_MESSAGE_MS) / 1000
 
     def _receive(self, deadline_s: float) -> None:
+        """Send pending data, then receive at least one byte until `deadline_s` (`monotonic`)."""
         self.flush()
         self._make_room()
         while not self._receive_within(min(SLICE_S, deadline_s - monotonic())):
