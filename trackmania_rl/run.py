@@ -45,11 +45,10 @@ from trackmania_rl.experience_replay.minari_files import DataSet
 from trackmania_rl.files import require_regular
 from trackmania_rl.games.race_games import MakeGamesBuilder, check_edited_maps, make_games_builder
 from trackmania_rl.multiprocess.collectors import CollectorSetup, CollectorSupervisor
-from trackmania_rl.multiprocess.learner_process import RunCollectors, learner_process_fn
+from trackmania_rl.multiprocess.learner_process import RunCollectors, StopConditions, learner_process_fn
 from trackmania_rl.multiprocess.run_setup import check_machine, count_session, joined, new_run_folder, require_races
-from trackmania_rl.multiprocess.signals import StopConditions
-from trackmania_rl.multiprocess.spawning import end_if_program_has_no_guard
 from trackmania_rl.paths import PROJECT_FOLDER, WORKING_FOLDER
+from trackmania_rl.processes import end_if_program_has_no_guard
 from trackmania_rl.race.rewards import Reward
 from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.runs.folder import RunFolder

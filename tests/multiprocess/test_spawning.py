@@ -6,8 +6,7 @@ import time
 
 import psutil
 
-from trackmania_rl.multiprocess.spawning import spawn
-from trackmania_rl.processes import OF_THE_TERMINAL
+from trackmania_rl.processes import OF_THE_TERMINAL, spawn
 
 SPAWN = multiprocessing.get_context("spawn")
 

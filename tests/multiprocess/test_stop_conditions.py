@@ -5,8 +5,8 @@ import threading
 
 import pytest
 
-from trackmania_rl.multiprocess.signals import StopConditions, end_thread
-from trackmania_rl.processes import HANG_UP, OF_THE_TERMINAL
+from trackmania_rl.multiprocess.learner_process import StopConditions
+from trackmania_rl.processes import HANG_UP, OF_THE_TERMINAL, end_thread
 
 ENDING = (*OF_THE_TERMINAL, signal.SIGTERM)
 

@@ -29,8 +29,7 @@ from trackmania_rl.channels.run_state import LearnerFaultError, RunState, Weight
 from trackmania_rl.errors import ExitCode, PlainError
 from trackmania_rl.games.race_games import MakeGamesBuilder
 from trackmania_rl.games.stepped_envs import EnvironmentFaultError
-from trackmania_rl.multiprocess.spawning import end_with_parent
-from trackmania_rl.processes import end_processes
+from trackmania_rl.processes import end_processes, end_with_parent
 from trackmania_rl.race.race import CollectorProgress, set_stream_state
 from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.seeds import SeedTree

@@ -24,9 +24,8 @@ from trackmania_rl.channels.run_state import RunState
 from trackmania_rl.errors import ExitCode, UserError
 from trackmania_rl.games.race_games import MakeGamesBuilder, make_games_builder
 from trackmania_rl.multiprocess.collector_process import CollectorTask, collector_process_fn
-from trackmania_rl.multiprocess.spawning import UNGUARDED, spawn
 from trackmania_rl.multiprocess.supervisor import HangWatch, Job, Limits, RestartPolicy, Supervisor, end_with_games
-from trackmania_rl.processes import PipeEnd
+from trackmania_rl.processes import UNGUARDED, PipeEnd, spawn
 from trackmania_rl.race.race import CollectorProgress
 from trackmania_rl.settings import Settings
 from trackmania_rl.telemetry.live.feed import FOLDER

@@ -25,7 +25,6 @@ from typing_extensions import override
 
 from trackmania_rl.channels.heartbeat import Heartbeat, beating, heartbeat_file, open_heartbeat
 from trackmania_rl.errors import ExitCode, PassingError
-from trackmania_rl.multiprocess.signals import terminate_main_thread
 from trackmania_rl.multiprocess.supervisor import (
     HangWatch,
     Job,
@@ -35,7 +34,7 @@ from trackmania_rl.multiprocess.supervisor import (
     Supervisor,
     end_games_of,
 )
-from trackmania_rl.processes import HANG_UP, OF_THE_TERMINAL, descendants_of, end_processes
+from trackmania_rl.processes import HANG_UP, OF_THE_TERMINAL, descendants_of, end_processes, terminate_main_thread
 
 POLICY: Final = RestartPolicy(first_delay_s=2.0, longest_delay_s=300.0, most_failures=10)
 DEFAULT_SILENCE_S: Final = 300.0
