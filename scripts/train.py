@@ -129,7 +129,7 @@ def run(arguments: Arguments, heartbeat: Heartbeat | None = None, restart_reason
     """Train, or print the settings.
 
     Args:
-        arguments: the command line's.
+        arguments: from the command line.
         heartbeat: read by a supervising process.
         restart_reason: how the previous training ended.
     """

@@ -85,7 +85,7 @@ class Stage:
     """A stage's run; without the setting `stages`, the whole training.
 
     Attributes:
-        configuration: the run's.
+        configuration: run configuration.
         weights_from: run folder, checkpoint or driver file with a new run's first networks; None for random ones.
         until: the stage's limits.
     """
@@ -160,7 +160,7 @@ def train(
         overrides: `name=value` texts that replace single settings.
         output_folder: for save/ and tensorboard/.
         project_folder: base of a relative `maps_folder` and of demonstration and data set files.
-        update_config: whether `settings` replaces an existing run's.
+        update_config: whether `settings` replaces the settings of an existing run.
         weights_from: a run folder, checkpoint or driver file with a new run's first networks.
         accept_change: names of settings for actions, observation, mini-races, rewards and maps that may differ from the
             run's checkpoint.

@@ -37,7 +37,7 @@ FRAMES_PER_S: Final = 60
 HEIGHT_PX: Final = 240
 """For a transparent video."""
 HEIGHT_SHARE: Final = 0.18
-"""Height for inputs over a video, as a share of the video's."""
+"""Input height / video height."""
 MARGIN_SHARE: Final = 0.03
 """Distance from the borders, as a share of the video's height."""
 _AFTER_LAST_CHANGE_MS: Final = 1000

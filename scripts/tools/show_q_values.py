@@ -58,7 +58,7 @@ class RaceValues(NamedTuple):
     """Q values in a race with T decisions among A actions."""
 
     values: npt.NDArray[np.float32]  # (T, A)
-    names: tuple[str, ...]  # the actions'
+    names: tuple[str, ...]  # of the actions
     s_per_action: float
     taken: Array | None = None  # (T,) taken action's index, or `NO_ACTION`; None if unknown
 

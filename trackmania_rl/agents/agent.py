@@ -43,7 +43,7 @@ class Agent(ABC):
     Args:
         loss_module: maps a batch to a TensorDict with losses; `reduction` is "sum" or "mean".
         network: `exploration_network`, the network for exploration races, on the device.
-        settings: the agent's.
+        settings: agent settings.
 
     Attributes:
         averaged_network: network with the running average over `n_averaged` publications as weights.

@@ -44,9 +44,9 @@ class IQN:
     """The agent that ships, see `agents.iqn`.
 
     Args:
-        settings: the run's.
-        spaces: the games'.
-        seeds: the run's.
+        settings: run settings.
+        spaces: game spaces.
+        seeds: run seeds.
 
     Raises:
         SettingsError: if actions are numbers.

@@ -263,7 +263,7 @@ def quantile_huber_loss(targets: Tensor, predictions: Tensor, tau: Tensor, kappa
     Args:
         targets: (B, M), each of which is compared with every prediction.
         predictions: (B, N).
-        tau: (B, N), the predictions'; (1, N) where all states share them.
+        tau: (B, N), for the predictions; (1, N) where all states share them.
         kappa: where the Huber loss passes from square to linear, in reward units.
     """
     assert tau.shape in (predictions.shape, (1, predictions.shape[1]))

@@ -120,10 +120,10 @@ class TorchRLAgent:
     """The part `agent` for a `torchrl.objectives` loss; see `AgentBuilder`.
 
     Args:
-        settings: the run's; among the agent's, `float_hidden_dim`, convolutions, `gamma_schedule` (one entry),
+        settings: run settings. Of the agent settings, `float_hidden_dim`, convolutions, `gamma_schedule` (one entry),
             `lr_schedule`, `adam_...`, `clip_grad_norm`, `soft_update_tau` and `evaluation_weights_decay` have effect.
-        spaces: the games'.
-        seeds: the run's.
+        spaces: game spaces.
+        seeds: run seeds.
         loss: a class in `NETWORKS`.
         normalize_observations: whether to normalize floats by running mean and standard deviation, and not by the
             spaces' constant ones; see `RunningNormalization`.
@@ -316,7 +316,7 @@ class OffPolicyLoss(LossModule):
     ) -> None:
         super().__init__()
         self.loss = loss
-        self.normalization = normalization or nn.Identity()  # the driving network's
+        self.normalization = normalization or nn.Identity()  # of the driving network
         self.device = device
         self.random_state = OwnRandomState(seed, device)
         self._keys = actor_critic.state_keys(spaces)

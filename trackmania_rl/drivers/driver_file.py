@@ -91,7 +91,7 @@ class Interface(Group):
     Attributes:
         blocks: (name, float count) for the observation's blocks; none for a user's games.
         image_shape: (S, H, W); H and W are 0 without an image.
-        actions: each action's meaning, or each number's.
+        actions: meaning of each action or number.
     """
 
     blocks: tuple[tuple[Line, NonNegativeInt], ...]

@@ -26,7 +26,7 @@ def push_driver(file: Path, repository: str, about: Mapping[str, str], *, is_pri
     """Upload a driver file to a repository, USER/NAME, made if missing; return the page's address.
 
     Args:
-        file: the driver's.
+        file: driver file.
         repository: USER/NAME.
         about: headings and texts for the repository's page, written if it has none yet.
         is_private: whether a new repository is private.

@@ -77,12 +77,12 @@ class Learned:
     """Weights from a run's checkpoint or a driver's file, with the settings that make the network.
 
     Attributes:
-        weights: the evaluation network's.
-        statistics: the run's: `frames_total`, `training_s`, and with a checkpoint all others.
+        weights: of the evaluation network.
+        statistics: run statistics: `frames_total`, `training_s`, and with a checkpoint all others.
         file: the checkpoint's folder, or the driver's file.
         made_with: training settings, as JSON.
         agent: agent's state in a checkpoint; None for a driver.
-        card: a driver's; None for a checkpoint.
+        card: driver card; None for a checkpoint.
     """
 
     settings: Settings

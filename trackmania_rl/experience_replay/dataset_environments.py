@@ -44,8 +44,8 @@ def environment_spec(settings: Settings, maps: Sequence[str] = ()) -> EnvSpec | 
     """Return the specification for a configuration's environment, valid on any machine with this project.
 
     Args:
-        settings: a run's.
-        maps: see `make_race_env`; none for the map cycle's. Only the last path part is written.
+        settings: run settings.
+        maps: see `make_race_env`; none for those in the map cycle. Only the last path part is written.
 
     Returns:
         The specification; None for custom environments without a Gymnasium id, or with non-JSON arguments.

@@ -52,7 +52,7 @@ def fill_buffer_from_rollout_with_n_steps_rule(
         buffer: train side.
         buffer_test: test side, over the same rows.
         race: with rewards and potentials.
-        settings: the run's.
+        settings: run settings.
 
     Returns:
         The count of transitions added to both sides: all, unless the race is longer than the memory.
@@ -128,9 +128,9 @@ def mini_races_of_race(
 
     Args:
         race: with rewards and potentials.
-        settings: the run's.
+        settings: run settings.
         frames_total: the run's actions so far, for the discount schedule.
-        spaces: the run's.
+        spaces: game spaces.
         generator: draws the places in the mini-races.
     """
     new = race.facts.new

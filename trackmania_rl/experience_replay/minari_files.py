@@ -36,7 +36,7 @@ class DataSet:
     """A data set on this machine, with the environment's spaces."""
 
     name: str  # as given, for messages
-    folder: Path  # the files'
+    folder: Path  # with the files
     data: Any  # Minari's object
     observation_space: Space[Any]
     action_space: Space[Any]

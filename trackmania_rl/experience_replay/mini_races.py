@@ -120,7 +120,7 @@ class MiniRaceReplayBuffer(ReplayBuffer):
             update_priority: ignored.
 
         Returns:
-            The stored transitions' index (n,) int64; for a race longer than the memory, only the race end's.
+            The stored transitions' index (n,) int64; for a race longer than the memory, only those at the race end.
 
         Raises:
             ValueError: if the rows' shape is not the ring buffer's.

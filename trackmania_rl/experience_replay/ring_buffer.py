@@ -80,7 +80,7 @@ class RingBuffer:
         capacity: row count.
         n_floats: F, floats per state.
         image_size_px: a frame's (height, width); (0, 0) for no image.
-        device: the columns'.
+        device: where the columns are.
         action_shape: () for an index, or (D,) for numbers.
 
     Attributes:

@@ -91,7 +91,7 @@ class Replay:
     """One or more races on a map."""
 
     path: Path
-    nickname: str  # the saving player's, without colour codes; "" in a `.Ghost.Gbx`
+    nickname: str  # of the player who saved it, without colour codes; "" in a `.Ghost.Gbx`
     challenge: Challenge | None  # None in a `.Ghost.Gbx`, and if the embedded map can't be read
     ghosts: tuple[Ghost, ...]  # fastest first
 

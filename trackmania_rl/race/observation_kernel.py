@@ -170,7 +170,7 @@ def judge(
     Args:
         race_times_ms: (N,) ascending.
         furthest_m: (N,) along the line, at the furthest point until each state.
-        row: the newest state's.
+        row: row with the newest state.
         window_row: second result at the state before; 0 at the first.
         rules: (4,), see `cutoff_rules`.
 

@@ -17,7 +17,7 @@ REPLAY: Final = "replay"
 
 
 def is_run(folder: Path) -> bool:
-    """Return whether a folder is a run's, which has a settings file."""
+    """Return whether a folder is a run folder, which has a settings file."""
     return (folder / SETTINGS_FILE).is_file()
 
 

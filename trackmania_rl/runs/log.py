@@ -141,7 +141,7 @@ class RunLog:
 
         Args:
             race: the race's facts.
-            frames_total: the run's, this race included.
+            frames_total: frames in the run, this race included.
             training_s: the run's seconds, earlier sessions included.
 
         Raises:

@@ -81,7 +81,7 @@ class Manifest(_Frozen):
         score: for the evaluation races, see `training.hooks.checkpoints.score_of`. None before the first.
         written_bytes: size of the new content.
         files: in the folder, by name.
-        rows: the replay memory's; None without it.
+        rows: replay memory rows; None without them.
     """
 
     format_version: int = FORMAT_VERSION

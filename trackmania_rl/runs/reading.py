@@ -48,8 +48,8 @@ class LoadedCheckpoint:
     """A loaded checkpoint.
 
     Attributes:
-        folder: the checkpoint's.
-        manifest: the checkpoint's.
+        folder: checkpoint folder.
+        manifest: checkpoint manifest.
         state: what was saved, tensors in host memory.
         has_rows: whether the replay memory's rows are in the state.
         damaged: newer checkpoints' folders, which could not be read.

@@ -34,7 +34,7 @@ _SLOTS: Final = {
     Input.STEER: InputSlot.STEER,
     Input.GAS: InputSlot.GAS,
 }
-"""Inputs that drive. Respawns are the race's; horn and give up have no effect."""
+"""Inputs that drive. The race handles respawns; horn and give up have no effect."""
 
 _ANALOG: Final = (Input.STEER, Input.GAS)
 _LEAST_STEER_BESIDE_KEYS: Final = ANALOG_FULL // 100

@@ -150,8 +150,8 @@ def open_loggers(
     """Open the loggers in the setting `loggers`, and log the settings. Each logger must be closed.
 
     Args:
-        settings: the run's.
-        folder: the run's.
+        settings: run settings.
+        folder: run folder.
         resumed_at_frame: 0 for a new run. Records beyond it are removed from files.
         maps_with_times: maps that have times to beat.
 

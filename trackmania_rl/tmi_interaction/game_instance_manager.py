@@ -53,7 +53,7 @@ class GameInstanceManager:
         extra: a user's floats per state.
 
     Attributes:
-        layout: the observation's.
+        layout: observation layout.
         game_starts: game instances started.
 
     Raises:

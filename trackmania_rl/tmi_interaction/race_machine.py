@@ -85,7 +85,7 @@ class RaceMachine:
     Attributes:
         settings: replaceable between races; actions and image must stay the same.
         races: the current race's arrays, number 0; new for each race.
-        timings: the current race's.
+        timings: for the current race.
     """
 
     races: Races

@@ -83,7 +83,7 @@ class ScriptPlayer:
             race = player.play("valley.toml", Path("race.inputs"))
 
     Args:
-        launcher: the game's, which runs inside the `with` block.
+        launcher: game launcher, which runs inside the `with` block.
     """
 
     def __init__(self, launcher: GameLauncher) -> None:

@@ -90,7 +90,7 @@ class TMInterface:
     `GameError`.
 
     Args:
-        port: the game's, on this machine.
+        port: game port on this machine.
         timeout_s: longest silence while a message is due, and longest duration per message.
         on_silence: called every `SILENCE_S` of silence. It must not use this connection.
         connect_within_s: how long a starting game may refuse connections.

@@ -20,7 +20,7 @@ from trackmania_rl.track.placed_blocks import cells_of, forward_of, to_world
 GRASS_HEIGHT_M: Final = 9.0
 MOST_CELLS: Final = 256  # per direction in a map's grid; files have a byte for each
 MOST_BLOCKS: Final = 50_000
-MOST_TRIANGLES: Final = 400_000  # over ten times the largest maps'
+MOST_TRIANGLES: Final = 400_000  # over ten times those in the largest maps
 ON_GRASS_CELL: Final = 1  # highest block layer on or in the stadium's ground
 
 DEFAULT_SPAWN_M: Final = (16.0, 1.5685, 11.2)  # as on a road checkpoint

@@ -132,7 +132,7 @@ def first_recipes(generator: GeneratorSettings, n_tracks: int) -> list[TrackReci
 
 
 def is_generated_track(name: str) -> bool:
-    """Return whether a name is a generated track's; does not make the track."""
+    """Return whether a name belongs to a generated track; does not make the track."""
     return TrackRecipe.from_name(name) is not None
 
 

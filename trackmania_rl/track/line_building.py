@@ -45,7 +45,7 @@ class BuiltLine:
     """New reference line with N points."""
 
     points_m: FloatArray  # (N, 3) world axes, start to finish, at equal distances, about the spacing
-    # (N,) the car's, the first path's if there are several; None for a line not driven
+    # (N,) car speed, on the first path if there are several; None for a line not driven
     speed_m_s: FloatArray | None
     notes: tuple[str, ...] = ()
 
@@ -59,7 +59,7 @@ def build_line(
     """Make a line from one race, or from the mean of several.
 
     Args:
-        paths: one or more races on the same map; speeds are the first one's.
+        paths: one or more races on the same map; speeds are from the first one.
         challenge: the map, to cut or extend the line to the start and finish.
         spacing_m: distance between neighbouring points; > 0.
         smoothing_m: moving average width; 0 for none.

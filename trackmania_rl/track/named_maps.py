@@ -34,7 +34,7 @@ def map_entries(
     """Return the maps with these names.
 
     Args:
-        settings: a run's; the map cycle names maps.
+        settings: run settings; the map cycle names maps.
         maps_folder: folder of tracks.
         names: names in the map cycle, track files with a reference line, or generated tracks as
             `generated:DIFFICULTY:FIRST_SEED-LAST_SEED`; none for the whole map cycle. A generator gives the first
@@ -137,7 +137,7 @@ def overrides_for_maps(settings: Settings, maps_folder: Path, names: Sequence[st
     """Return `map_cycle` and `run_name` for a training on maps by name (`train.py --map`).
 
     Args:
-        settings: the configuration's; maps in its cycle keep names and races.
+        settings: from the configuration; maps in its cycle keep names and races.
         maps_folder: folder of tracks and lines.
         names: as for `map_entries`, or tracks and lines in the maps folder; or the real game's maps.
 

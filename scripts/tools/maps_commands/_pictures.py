@@ -78,7 +78,7 @@ def draw_line(
         line_m: (N, 3) metres, N >= 2.
         speed_m_s: (N,) colours the line; None for height.
         challenge: the map whose blocks are drawn.
-        passages: the gates', in the line's order.
+        passages: through the gates, in line order.
     """
     colour_of = line_m[:, 1] if speed_m_s is None else 3.6 * speed_m_s
     stations_m = arc_length(line_m)

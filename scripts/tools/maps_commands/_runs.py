@@ -64,7 +64,7 @@ def inputs_file(path: Path, map_name: str) -> Path:
             records.append((name, int(seconds + ms), file))
     of_map = [record for record in records if record[0] == map_name]
     if not of_map and len({name for name, _, _ in records}) == 1:
-        of_map = records  # the map cycle's name may differ from the file's
+        of_map = records  # the name in the map cycle may differ from the file name
     if not of_map:
         known = ", ".join(sorted({name for name, _, _ in records})) or "none"
         raise UserError(f"{path}: holds no record of map {map_name!r}; its records are of maps: {known}")

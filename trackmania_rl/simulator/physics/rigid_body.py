@@ -78,7 +78,7 @@ def _limit_length(vector: npt.NDArray[np.float64], limit: float) -> None:
 
 @inner
 def integrate(car: CarRecord, parameters: ParametersRecord, dt: float) -> None:
-    """Make one explicit Euler step. The body turns about the mass centre; the position is the origin's."""
+    """Make one explicit Euler step. The body turns about the mass centre; the position is that of the origin."""
     center = parameters.center_of_mass_m
     before_x, before_y, before_z = to_world(car, center[0], center[1], center[2])
     force_x, force_y, force_z = to_world(car, car.force_m_s2[0], car.force_m_s2[1], car.force_m_s2[2])

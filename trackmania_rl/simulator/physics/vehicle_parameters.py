@@ -40,7 +40,7 @@ def _material_factors() -> tuple[tuple[float, float, float, float], ...]:
 
 @dataclass(frozen=True)
 class VehicleParameters:
-    """Car constants; the defaults are the StadiumCar's."""
+    """Car constants; the defaults describe the StadiumCar."""
 
     # Body. Car axes: x left, y up, z forward, from the body's origin.
     inverse_inertia: tuple[float, ...] = (0.48, 0.48, 1.2)  # 1/m^2, about x (pitch), y (yaw), z (roll) [tuning]

@@ -33,7 +33,7 @@ VEHICLE_DTYPE = np.dtype(
         ("gear_timer_s", np.float32),  # rest of a gear change's first phase
         ("actual_rpm", np.float32),  # from the speed
         ("clamped_rpm", np.float32),  # engine speed, 0..11000
-        ("slide_factor", np.float32),  # 1..1.15, wheels' speed over the road's
+        ("slide_factor", np.float32),  # 1..1.15, wheel speed / road speed
         ("is_reversing", np.int32),  # 0/1: the brake key drives backwards
         ("is_freewheeling", np.int32),  # 0/1; cleared at a checkpoint
         ("is_sliding", np.int32),  # 0/1

@@ -63,7 +63,7 @@ class Scenery(NamedTuple):
     road_paint: npt.NDArray[np.int64]  # (P,) `Paint` values
     # (P,) next cross-section at which surface, edge, gap or gate line changes; no step crosses it
     stretch_end: npt.NDArray[np.int64]
-    gate_section: npt.NDArray[np.int64]  # (G,) checkpoint cross-sections and, last, the finish's
+    gate_section: npt.NDArray[np.int64]  # (G,) cross-sections at checkpoints and, last, at the finish
     ground_height_m: float
 
 

@@ -66,7 +66,7 @@ def find_crossing(line_m: FloatArray, half_width_m: FloatArray, *, is_closed: bo
 
     Args:
         line_m: (N,3), one lap.
-        half_width_m: (N,), the road's.
+        half_width_m: (N,), half road width.
         is_closed: the last point is followed by the first.
     """
     spacing_m = RIBBON_SPACING_M * _CROSSING_STEP_POINTS
@@ -91,7 +91,7 @@ def find_clash(
 
     Args:
         points_m: (N,3).
-        half_width_m: (N,), the road's.
+        half_width_m: (N,), half road width.
         spacing_m: between neighbouring points.
         clear_ground_m: least distance between two roads side by side.
         clear_height_m: roads this far apart in height never clash.

@@ -56,7 +56,7 @@ class GreetingAttempt:
     """Connection that waits for the game's greeting. The game drops the previous client for it.
 
     Args:
-        port: the game's, on this machine.
+        port: game port on this machine.
 
     Attributes:
         local_port: this end's.
@@ -113,7 +113,7 @@ class KeptGame(GameLauncher):
     Starting locks the game for this collector. Connecting waits until it greets.
 
     Args:
-        tracks_folder: the simulated game's; None for the real game, whose maps are on the game's machine.
+        tracks_folder: tracks for the simulated game; None for the real game, whose maps are on the game's machine.
         locks_folder: for the locks, one per game.
     """
 

@@ -49,7 +49,7 @@ class GameLauncher:
     """One game instance as a process. These methods fit a game that another program starts and ends.
 
     Args:
-        port: the game's, on this machine.
+        port: game port on this machine.
 
     Attributes:
         commands_on_connect: console commands for each new connection.

@@ -68,7 +68,7 @@ class TmnfLauncher(GameLauncher):
     """Launcher for TrackMania Nations Forever with TMInterface.
 
     Args:
-        port: the game's; TMInterface's variable `custom_port`.
+        port: game port, TMInterface's variable `custom_port`.
     """
 
     def __init__(
