@@ -50,7 +50,10 @@ PARTS: dict[str, tuple[str, tuple[str, ...]]] = {
     "environment": printed("hovering"),
     "cartpole": ("config_cartpole.py", ()),
     "pendulum": ("config_pendulum.py", ("batch_size=16", "sampling=asynchronous")),
-    "previous reward": printed("previous_reward"),
+    "previous reward": (
+        "config_pendulum.py",
+        (*printed("previous_reward")[1], "batch_size=16", "sampling=asynchronous"),
+    ),
     "running normalization": (
         "config_cartpole.py",
         (*printed("running_normalization")[1], "send_shared_network_every_n_batches=1"),
