@@ -22,9 +22,10 @@ reward = "trackmania_rl.race.rewards:ProgressReward"
 memory = "trackmania_rl.experience_replay.rollout_store:RolloutStore"
 sampling = "synchronous"
 batch_mode = "truncate_episodes"
-rollout_fragment_length = 256
+rollout_fragment_length = 512
 
-# 4,096 transitions for each 10 epochs.
+# 4,096 transitions, 512 from each of two collectors' 4 games, for 10 epochs. 256 from 16 games taught less.
+games_per_collector = 4
 memory_size_start_learn_schedule = ((0, 4096),)
 number_times_single_memory_is_used_before_discard = 10.0
 batch_size = 256
