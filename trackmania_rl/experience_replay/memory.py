@@ -42,7 +42,7 @@ TEST_BLOCK: Final = 10
 def fill_buffer_from_rollout_with_n_steps_rule(
     buffer: MiniRaceReplayBuffer, buffer_test: MiniRaceReplayBuffer, race: Race, settings: Settings
 ) -> int:
-    """Store a rewarded race's or fragment's T + 1 rows; add the T transitions to the train or the test side.
+    """Store the T + 1 rows of a rewarded race or fragment; add the T transitions to the train or the test side.
 
     A transition with `n_steps` actions starts from every state but the last. It is shorter at the race's end and, if so
     configured, before the next exploratory action. A terminal last state ends it (not with `no_done_at_end`); the last

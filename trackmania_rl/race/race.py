@@ -326,7 +326,7 @@ class CollectorsProgress(dict[int, CollectorProgress]):
     """Each collector's progress by number, for collector restarts and checkpoints."""
 
     def add(self, facts: RaceFacts) -> None:
-        """Note a race's or fragment's position. A demonstration has none."""
+        """Note the position of a race or fragment. A demonstration has none."""
         if facts.position is not None:
             before = self.get(facts.collector, CollectorProgress())
             self[facts.collector] = before.after(facts.position)

@@ -75,7 +75,7 @@ class Races:
 
     Attributes:
         columns: (K, N, ...) each; N is the longest race's state count.
-        rows: (K,) int64, each race's newest state's row, equal to the action count before it.
+        rows: (K,) int64, row of the newest state in each race, equal to the action count before it.
         verdicts: (K,) int64, from `observe` on the newest state.
 
     Raises:

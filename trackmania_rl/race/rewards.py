@@ -250,7 +250,7 @@ def speedslide_quality(forward_speed_m_s: Array, sideways_speed_m_s: Array) -> A
 def _distance_to_zone_center_m(centers_m: Array, least_m: float, most_m: float) -> Array:
     """Compute the clipped distance (T,) to the first zone centre in (T, 3 n), in the car's frame."""
     center_m = centers_m[:, CURRENT_CENTER]
-    distance_m: Array = np.sqrt(np.einsum("ti,ti->t", center_m, center_m))  # a third of numpy's norm's time
+    distance_m: Array = np.sqrt(np.einsum("ti,ti->t", center_m, center_m))  # a third of the time of numpy's norm
     np.maximum(distance_m, least_m, out=distance_m)
     return np.minimum(distance_m, most_m, out=distance_m)
 

@@ -26,7 +26,7 @@ class Spaces:
     choices: tuple[int, ...] = ()  #: a `MultiDiscrete` environment's; an action is a combination's number
     throttle_actions: tuple[int, ...] = ()  #: in a `Discrete`: accelerate without braking
     views: Views = NO_VIEWS
-    custom_observation: Space[Any] | None = None  #: a user's environment's
+    custom_observation: Space[Any] | None = None  #: of a user's environment
 
     @property
     def n_row_floats(self) -> int:

@@ -309,7 +309,7 @@ class TrainingStatistics:
         return self._earlier_sessions_s + self.clock()
 
     def add(self, race: Race) -> None:
-        """Count a rewarded race's or fragment's new actions, and the race and the return when it has ended.
+        """Count the new actions in a rewarded race or fragment, and race and return when the race has ended.
 
         A race that is no result (`RaceFacts.counts`) adds to the totals only.
         """

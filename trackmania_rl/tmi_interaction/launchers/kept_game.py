@@ -44,7 +44,7 @@ class Greeting:
     """A game's first answers.
 
     Attributes:
-        version: this project's plugin's or simulated game's; 0 for another plugin.
+        version: of this project's plugin or of the simulated game; 0 for another plugin.
         is_in_menus: whether no map is loaded.
     """
 
