@@ -142,10 +142,8 @@ def test_an_edit_reaches_collectors_and_the_updates_after_the_next_race(live, ma
     run.train_on([make_race(60, True)])
     assert {batch_size for batch_size, _ in updates.noted} == {13}
     updates.noted.clear()
-    run.run_state.pull()
     write_changes(live._file, {"running_speed": 7.0, "batch_size": 7, "evaluation_weights_decay": 0.8})
     publish_settings(run.context)
-    assert run.run_state.pull()
     assert run.run_state.settings.game.running_speed == 7
     run.train_on([make_race(23, False)])
     assert {batch_size for batch_size, _ in updates.noted} == {7}
