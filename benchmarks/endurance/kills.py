@@ -19,7 +19,13 @@ from typing import Final
 
 import psutil
 
-from benchmarks.endurance.experiments import CHECKPOINT_INTERVAL_S, DisturbedRun, Outcome, checkpoints
+from benchmarks.endurance.experiments import (
+    CHECKPOINT_INTERVAL_S,
+    DisturbedRun,
+    Outcome,
+    checkpoints,
+    wait_for_checkpoint,
+)
 from benchmarks.training_command import MOST_GAMES, TrainCommand
 from trackmania_rl.processes import end_processes
 
@@ -52,6 +58,7 @@ def measure(asked: argparse.Namespace, folder: Path) -> list[Outcome]:
         command = run.start()
         try:
             command.wait_for_races(4)
+            wait_for_checkpoint(command)  # before it, a killed learner begins anew
             while n_done < asked.kills * (session + 1) // 2:
                 victim = draw.choices(list(VICTIMS), list(VICTIMS.values()))[0]
                 if victim == "game" and transport == "in_process":
