@@ -166,6 +166,19 @@ def test_a_disk_that_fails_is_tried_again_at_intervals(path, monkeypatch):
     assert frames(path) == list(range(1, 50))
 
 
+def test_a_reader_waits_while_a_training_opens_the_log(path):
+    RunLog(path, lambda: 0.0, 1).close()
+    opening = sqlite3.connect(path, check_same_thread=False)
+    opening.execute("PRAGMA locking_mode = EXCLUSIVE")
+    opening.execute("PRAGMA journal_mode = WAL")
+    opening.execute("DELETE FROM races")
+    opening.commit()
+    with pytest.raises(sqlite3.OperationalError, match="locked"):
+        sqlite3.connect(path, timeout=0.0).execute("SELECT * FROM races")
+    threading.Timer(0.2, opening.close).start()
+    assert list(iterate_races(path)) == []
+
+
 @pytest.mark.usefixtures("retries_at_once")
 def test_a_locked_log_is_written_later(path):
     log = RunLog(path, lambda: 0.0, 1)

@@ -1,6 +1,6 @@
 """Run log: `save/{run_name}/run.sqlite`, written by the learner and read by everything else.
 
-Readers never write, create no file and do not wait: the log is in write-ahead mode while the training runs.
+Readers never write and create no file. They wait only while a training opens the log: it is in write-ahead mode.
 """
 
 from __future__ import annotations
@@ -32,6 +32,9 @@ RETRY_EVERY_S: Final = 5.0
 """Time between two tries to write what waits, because a try takes up to 0.1 s."""
 OPEN_TIMEOUT_S: Final = 10.0
 """Wait for another program that locks the log at the start. Later writes do not wait."""
+
+READ_TIMEOUT_S: Final = 1.0
+"""Wait of a reader while a training that was killed is started again, and restores the log."""
 
 FACTS: Final = {
     "map": "map_name",
@@ -291,7 +294,7 @@ def query(log: Path, statement: str, values: Sequence[object] | Mapping[str, obj
     is_open = log.with_name(f"{log.name}-wal").exists()  # otherwise files beside it would have to be made
     address = f"{log.absolute().as_uri()}?mode=ro" + ("" if is_open else "&immutable=1")
     try:
-        with contextlib.closing(sqlite3.connect(address, uri=True, timeout=0.0)) as connection:
+        with contextlib.closing(sqlite3.connect(address, uri=True, timeout=READ_TIMEOUT_S)) as connection:
             if connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'races'").fetchone():
                 yield from connection.execute(statement, values)
     except sqlite3.Error as error:
