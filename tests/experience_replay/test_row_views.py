@@ -66,7 +66,7 @@ def naive(ring, places, row, view, action_shape):
 
 
 def filled(view, places, row, first_row, shown):
-    """What a view shows, with zeros before the race's first row if it asks for them."""
+    """Return a view, with zeros before the race's first row if it asks for them."""
     _, t = places[row]
     is_before = [t + shift < max(0, t - (row - first_row)) for shift in view.shifts]
     values = zip(shown, is_before, strict=True)

@@ -1,4 +1,4 @@
-"""Somebody's own Gymnasium environment as games: spaces, episodes, rewards, ends, and unusable spaces."""
+"""A user's Gymnasium environment as games: spaces, episodes, rewards, ends, and unusable spaces."""
 
 import os
 from functools import partial

@@ -20,7 +20,7 @@ from typing_extensions import override
 from trackmania_rl.games.protocol import FramesRoom, GameIds, Games, Motion, Received
 from trackmania_rl.parts import make_part
 from trackmania_rl.race.actions import BatchDecision
-from trackmania_rl.race.observation import ObservationChanges, ObservationLayout
+from trackmania_rl.race.observation import NO_CHANGES, ObservationChanges, ObservationLayout
 from trackmania_rl.race.race import Race
 from trackmania_rl.race.spaces import Spaces, race_spaces
 from trackmania_rl.settings import GameSettings, MapEntry, Settings, SettingsError, SyncSettings
@@ -72,7 +72,7 @@ class RaceGames(GamesBuilder):
         self._settings = settings
         self.layout = ObservationLayout(settings.observation, settings.game.actions)
         self.spaces = race_spaces(settings)
-        self._changes = ObservationChanges()
+        self._changes = NO_CHANGES
         if self.extra_mean:
             self._changes = ObservationChanges(len(self.extra_mean), self.extra_floats)
             self._add_extra_floats()
