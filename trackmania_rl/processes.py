@@ -39,6 +39,12 @@ CHECK_ENDED_EVERY_S: Final = 0.02
 _at_parents_end: list[Callable[[], object]] = []
 
 
+def ending_signals() -> list[signal.Signals]:
+    """Return the signals that end a training: the terminal's and SIGTERM, without those ignored (nohup)."""
+    numbers = (*OF_THE_TERMINAL, signal.SIGTERM)
+    return [number for number in numbers if number != HANG_UP or signal.getsignal(number) != signal.SIG_IGN]
+
+
 def is_running(process: psutil.Process) -> bool:
     """Return whether a process runs and is no zombie, which remains without an init process."""
     try:
@@ -101,6 +107,33 @@ def answering(function: Callable[..., object], *arguments: Any) -> Iterator[Pipe
     finally:
         process.kill()
         process.join()
+
+
+def call_in_process(function: Callable[..., object], *arguments: Any, limit_s: float) -> None:
+    """Call a function in a process of its own.
+
+    Raises:
+        TimeoutError: if the function does not return in time. The process is killed.
+        EOFError: if the process was ended.
+        Exception: the function's error.
+    """
+    with answering(_send_error, function, *arguments) as answers:
+        if not answers.poll(limit_s):
+            raise TimeoutError(f"it takes longer than {limit_s:g} s")
+        try:
+            error = answers.recv()
+        except EOFError:
+            raise EOFError("its process was ended") from None
+        if error is not None:
+            raise error
+
+
+def _send_error(answers: PipeEnd, function: Callable[..., object], *arguments: Any) -> None:
+    try:
+        function(*arguments)
+        answers.send(None)
+    except Exception as error:
+        answers.send(error)
 
 
 def spawn(name: str, function: Callable[..., object], *arguments: Any) -> SpawnProcess:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 from typing_extensions import override
 
 from trackmania_rl.channels.heartbeat import Heartbeat
-from trackmania_rl.processes import HANG_UP, OF_THE_TERMINAL, end_thread
+from trackmania_rl.processes import end_thread, ending_signals
 from trackmania_rl.training.hooks.hook import Hook, RunContext
 from trackmania_rl.training.learner import learn
 
@@ -54,9 +54,8 @@ class StopConditions:
         self._clock = clock
         self._counts = counts
         self.is_requested = False
-        for number in (*OF_THE_TERMINAL, signal.SIGTERM):
-            if number != HANG_UP or signal.getsignal(number) != signal.SIG_IGN:  # nohup has it ignored
-                signal.signal(number, self._on_signal)
+        for number in ending_signals():
+            signal.signal(number, self._on_signal)
 
     def __call__(self) -> bool:
         """Return whether the run is to end."""

@@ -34,7 +34,7 @@ from trackmania_rl.multiprocess.supervisor import (
     Supervisor,
     end_games_of,
 )
-from trackmania_rl.processes import HANG_UP, OF_THE_TERMINAL, descendants_of, end_processes, terminate_main_thread
+from trackmania_rl.processes import descendants_of, end_processes, ending_signals, terminate_main_thread
 
 POLICY: Final = RestartPolicy(first_delay_s=2.0, longest_delay_s=300.0, most_failures=10)
 DEFAULT_SILENCE_S: Final = 300.0
@@ -223,8 +223,7 @@ def _family_of(training: int) -> list[psutil.Process]:
 @contextlib.contextmanager
 def _signals_to(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
     """Handle the signals that end a training; those that are ignored (nohup) stay so."""
-    numbers = [n for n in (*OF_THE_TERMINAL, signal.SIGTERM) if n != HANG_UP or signal.getsignal(n) != signal.SIG_IGN]
-    before = {number: signal.signal(number, handler) for number in numbers}
+    before = {number: signal.signal(number, handler) for number in ending_signals()}
     try:
         yield
     finally:

@@ -15,8 +15,6 @@ import numpy.typing as npt
 import psutil
 from PIL import Image, ImageDraw, ImageFont
 
-from trackmania_rl.errors import UserError, one_line
-from trackmania_rl.processes import PipeEnd
 from trackmania_rl.protocol.input_script import InputEvent, parse_input_script, read_input_script
 from trackmania_rl.protocol.messages import TICK_MS, KeyState, key_states
 from trackmania_rl.protocol.state_blob import StateView
@@ -336,23 +334,20 @@ def _gif_picture(picture: npt.NDArray[Any]) -> Image.Image:
     return Image.fromarray(np.ascontiguousarray(picture[:, :, 2::-1])).quantize()
 
 
-def film_evaluation(
-    errors: PipeEnd, file: Path, track: str | None, inputs: str, columns: FilmData, race_time_ms: int
-) -> None:
-    """Film a race in a low-priority process, for `processes.answering`; send the error's text, "" without one.
+def film_evaluation(file: Path, track: str | None, inputs: str, columns: FilmData, race_time_ms: int) -> None:
+    """Film a race, and lower the priority of this process for it.
 
     A race on a simulated track is driven again from the inputs. For any other race, the film shows the frames.
+
+    Raises:
+        UserError: if the track cannot be used, or the video cannot be written.
+        OSError: if the GIF cannot be written.
     """
     process = psutil.Process()
     process.nice(psutil.BELOW_NORMAL_PRIORITY_CLASS if sys.platform == "win32" else NICENESS)
     events = parse_input_script(inputs)
     overlay = RaceOverlay(InputTimeline(events) if inputs else None, columns)
-    try:
-        if track is not None:
-            write_films(file, film_inputs(track_of(track), events, race_time_ms), FRAME_MS, overlay, race_time_ms)
-        else:
-            write_films(file, film_frames(columns), columns.ms_per_action, overlay, race_time_ms)
-    except (UserError, OSError) as error:
-        errors.send(one_line(error))
+    if track is not None:
+        write_films(file, film_inputs(track_of(track), events, race_time_ms), FRAME_MS, overlay, race_time_ms)
     else:
-        errors.send("")
+        write_films(file, film_frames(columns), columns.ms_per_action, overlay, race_time_ms)

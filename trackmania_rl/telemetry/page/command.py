@@ -24,14 +24,14 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
 from trackmania_rl.cli import command, is_loopback, port
 from trackmania_rl.errors import UserError
 from trackmania_rl.paths import PROJECT_FOLDER, WORKING_FOLDER
-from trackmania_rl.processes import PipeEnd, answering
+from trackmania_rl.processes import call_in_process
 from trackmania_rl.runs.folder import RunFolder
 from trackmania_rl.telemetry.page.runs import find_run
 
@@ -114,24 +114,13 @@ def run_of_driver(file: Path, project_folder: Path) -> Iterator[RunFolder]:
     with tempfile.TemporaryDirectory(prefix="trackmania_rl_page_") as folder:
         run = RunFolder.at(Path(folder).resolve() / "save" / file.stem)
         print(f"{file} drives its tracks, which takes some seconds", flush=True)
-        with answering(_drive, file.resolve(), run, project_folder) as result:
-            if not result.poll(LONGEST_DRIVE_S):
-                raise UserError(f"{file} did not finish its races within {LONGEST_DRIVE_S:g} s")
-            try:
-                error = result.recv()
-            except EOFError:
-                raise UserError(f"{file}: the process that drove its races was ended") from None
-            if error is not None:
-                raise error
+        try:
+            call_in_process(drive, file.resolve(), run, project_folder, limit_s=LONGEST_DRIVE_S)
+        except TimeoutError:
+            raise UserError(f"{file} did not finish its races within {LONGEST_DRIVE_S:g} s") from None
+        except EOFError:
+            raise UserError(f"{file}: the process that drove its races was ended") from None
         yield run
-
-
-def _drive(result: PipeEnd, *arguments: Any) -> None:
-    try:
-        drive(*arguments)
-        result.send(None)
-    except Exception as error:
-        result.send(error)
 
 
 def drive(file: Path, run: RunFolder, project_folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""A run's pictures: films of evaluation races, and diagnostics. Threads wait for them, so training goes on."""
+"""Films of evaluation races, and diagnostics. Threads wait for both, so that training continues."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import torch
 from typing_extensions import override
 
 from trackmania_rl.errors import one_line
-from trackmania_rl.processes import answering
+from trackmania_rl.processes import call_in_process
 from trackmania_rl.race.observation_kernel import CAR_COLUMNS
 from trackmania_rl.race.race import Race, RaceFacts
 from trackmania_rl.telemetry.diagnostics import Data, draw_diagnostics
@@ -123,15 +123,10 @@ class RecordEvaluations(Hook):
         from trackmania_rl.telemetry.films import film_evaluation
 
         file = race_of_film[0]
-        error = f"it takes longer than {TIME_LIMIT_S:.0f} s"
         try:
-            with answering(film_evaluation, *race_of_film) as errors:
-                if errors.poll(TIME_LIMIT_S):
-                    error = errors.recv()
-        except (OSError, EOFError) as gone:
-            error = f"its process has ended ({one_line(gone)})"
-        if error:
-            log.warning("no film of the evaluation race %s could be made: %s", file.stem, error)
+            call_in_process(film_evaluation, *race_of_film, limit_s=TIME_LIMIT_S)
+        except Exception as error:
+            log.warning("no film of the evaluation race %s could be made: %s", file.stem, one_line(error))
             for left_over in file.parent.glob("*.part*"):
                 left_over.unlink(missing_ok=True)
         else:
