@@ -170,6 +170,34 @@ def test_an_episode_becomes_a_race(settings):
     assert rewarded.potentials.tolist() == [0.0] * (EPISODE + 1)
 
 
+class Levels(Counting):
+    """Observe how long the path of the level is."""
+
+    def reset(self, *, seed=None, options=None):
+        self.options = options
+        super().reset(seed=seed)
+        self.n = len(options["map_path"]) if options else 0
+        return self._seen(), {}
+
+
+def vector_of_levels(num_envs):
+    return vector_of(Levels, num_envs)
+
+
+@pytest.mark.parametrize("env", [Levels, vector_of_levels])
+def test_a_level_of_the_map_cycle_reaches_the_environment(repository_root, env):
+    cycle = [{"map_name": "levels", "map_path": path, "is_explo": True, "fill_buffer": True} for path in ("a=3", "b")]
+    changes = {"games": partial(GymnasiumGames, env=env), "games_per_collector": 2, "map_cycle": cycle}
+    settings = load_settings(repository_root / "config_files" / "config_cartpole.py", changes)
+    games = games_of(settings, env)
+    for entry in (ENTRY, *settings.game.map_cycle):
+        games.begin(0, entry)
+        games.begin(1, ENTRY)
+        assert games.recv().floats[:, 2].tolist() == [len(entry.map_path), 0]
+    if env is Levels:
+        assert games._envs[0].unwrapped.options == {"map_name": "levels", "map_path": "b", "is_explo": True}
+
+
 def test_actions_may_be_numbers_and_episodes_truncated(settings):
     games = games_of(settings, CountingNumbers)
     games.begin(1, ENTRY)

@@ -81,7 +81,10 @@ class SteppedEnvs(Games):
     @override
     def begin(self, game: int, map_entry: MapEntry, frames: FramesRoom | None = None) -> None:
         self._ended.pop(game, None)
-        result = self._reset(game)
+        options = {}
+        if map_entry.map_path:  # environments without levels may refuse options
+            options = map_entry.model_dump(include={"map_name", "map_path", "is_explo"})
+        result = self._reset(game, options)
         with self._unpacking("reset()", result, "info"):
             observation, _ = result
             frame, floats = state_of_observation(self._spaces, observation)
@@ -135,10 +138,11 @@ class SteppedEnvs(Games):
         """Return the games whose episode needs a decision."""
         return sorted(self._episodes)
 
-    def _reset(self, game: int) -> Any:
+    def _reset(self, game: int, options: dict[str, Any]) -> Any:
         seed = self._seeds[game]
         self._seeds[game] = None
-        return self._envs[game].reset(seed=seed)
+        env = self._envs[game]
+        return env.reset(seed=seed, options=options) if options else env.reset(seed=seed)
 
     def _add(self, game: int, decision: BatchDecision, row: int, made: Any) -> None:
         """Add a decision and the result of its step to the game's episode."""
@@ -244,7 +248,7 @@ class SteppedVectorEnv(SteppedEnvs):
 
     def _step(self) -> None:
         if self._is_over.any():  # these have no episode: `begin` resets
-            self._masked_reset(self._is_over)
+            self._masked_reset(self._is_over, {})
         space = self._spaces.action
         idle = env_action(self._spaces, space.low if isinstance(space, gym_spaces.Box) else 0)
         actions = [idle] * self.n_games
@@ -265,16 +269,16 @@ class SteppedVectorEnv(SteppedEnvs):
         return sorted(self._episodes.keys() - self._decided.keys())
 
     @override
-    def _reset(self, game: int) -> Any:
+    def _reset(self, game: int, options: dict[str, Any]) -> Any:
         if self._seeds[0] is not None:
             self._vector_env.reset(seed=self._seeds[0])
             self._seeds[0] = None
-        observations, info = self._masked_reset(np.arange(self.n_games) == game)
+        observations, info = self._masked_reset(np.arange(self.n_games) == game, options)
         return self._each(observations)[game], info
 
-    def _masked_reset(self, mask: npt.NDArray[np.bool_]) -> tuple[Any, Any]:
+    def _masked_reset(self, mask: npt.NDArray[np.bool_], options: dict[str, Any]) -> tuple[Any, Any]:
         self._is_over = self._is_over & ~mask
-        return self._vector_env.reset(options={"reset_mask": mask})
+        return self._vector_env.reset(options={"reset_mask": mask} | options)
 
     def _each(self, observations: Any) -> list[Any]:
         return list(iterate(self._vector_env.observation_space, observations))
