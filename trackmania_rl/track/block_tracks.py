@@ -7,9 +7,11 @@ the map, usually a driven one.
 from __future__ import annotations
 
 import io
-from dataclasses import asdict, replace
+import tempfile
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -18,12 +20,27 @@ from trackmania_rl.errors import UserError
 from trackmania_rl.files import write_durably
 from trackmania_rl.gbx.challenge import BLOCK_SIZE_M, Challenge, Gate
 from trackmania_rl.simulator.tracks.surface_mesh import SurfaceMesh, ground_under
-from trackmania_rl.simulator.tracks.track_design import times_lines, toml_value, turn_radius_m
-from trackmania_rl.simulator.tracks.world import Surface
+from trackmania_rl.simulator.tracks.track_design import (
+    file_in_the_way,
+    times_lines,
+    toml_value,
+    turn_radius_m,
+    write_track,
+)
+from trackmania_rl.simulator.tracks.track_file import load_track
+from trackmania_rl.simulator.tracks.world import Surface, Track
 from trackmania_rl.simulator.tracks.world_file import MeshWorld
 from trackmania_rl.track.block_picture import scene_of
-from trackmania_rl.track.block_world import GRASS_HEIGHT_M, BlockWorld, GateBox, mesh_of_world
-from trackmania_rl.track.map_tracks import ROAD_WIDTH_M, WIDTH_OF_RADIUS, check_line, runs
+from trackmania_rl.track.block_world import (
+    GRASS_HEIGHT_M,
+    BlockWorld,
+    BlockWorldError,
+    GateBox,
+    mesh_of_world,
+    names_of,
+    world_of,
+)
+from trackmania_rl.track.map_tracks import ROAD_WIDTH_M, WIDTH_OF_RADIUS, check_line, runs, track_of_map
 from trackmania_rl.track.piece_mesh import mesh_of
 from trackmania_rl.track.pieces import CrossSection, PathSweep, Piece, road_kind
 from trackmania_rl.track.placed_blocks import cells_of, forward_of
@@ -32,6 +49,7 @@ GROUND_WITHIN_M: Final = 3.0  # a line further above the ground flies
 SMOOTHED_POINTS: Final = 9  # line points over which ground normals are averaged
 
 FloatArray = npt.NDArray[np.float64]
+Ground = Literal["blocks", "line"]
 
 
 class BlockTrackError(UserError):
@@ -149,6 +167,67 @@ def write_block_track(
     )
     write_durably(track_file, "".join(f"{line}\n" for line in lines))
     return track_file, line_file, world_file
+
+
+@dataclass(frozen=True)
+class WrittenTrack:
+    """A written track."""
+
+    track: Track
+    notes: tuple[str, ...]  # differences from the game
+    files: tuple[Path, ...]  # track, line, and others
+
+
+def write_map_track(
+    challenge: Challenge, line_m: FloatArray, output: Path, *, overwrite: bool = False, ground: Ground | None = None
+) -> WrittenTrack:
+    """Make a track from a map and write the files.
+
+    Args:
+        challenge: the map.
+        line_m: (N, 3), through the map.
+        output: the track file (.toml).
+        overwrite: replace existing files.
+        ground: the map's blocks, or a road along the line; None for blocks, or a line on maps that make no world.
+
+    Raises:
+        UserError: if no track can be made, or files exist.
+        OSError: if writing fails.
+    """
+    write_to, notes = _writer(challenge, line_m, f"{output.stem}_road", ground)
+    with tempfile.TemporaryDirectory() as folder:
+        tried = write_to(Path(folder) / output.name)
+        track = load_track(tried[0])  # raises for tracks that the game refuses
+        file = None if overwrite else file_in_the_way(tried, output.parent, may_be_same=False)
+        if file is not None:
+            raise UserError(f"{file} is there already; give another name, or --force to overwrite it")
+    output.parent.mkdir(parents=True, exist_ok=True)
+    return WrittenTrack(track, notes, write_to(output))
+
+
+def _writer(
+    challenge: Challenge, line_m: FloatArray, road_name: str, ground: Ground | None
+) -> tuple[Callable[[Path], tuple[Path, ...]], tuple[str, ...]]:
+    """Return a function that writes a track's files, given the first one's path, and notes."""
+    notes: tuple[str, ...] = ()
+    if ground != "line":
+        try:
+            world = fill_gaps(world_of(challenge), line_m)
+            arrays = arrays_of_map(challenge, world, line_m)
+        except (BlockTrackError, BlockWorldError) as error:
+            if ground == "blocks":
+                raise
+            notes = (f"a road along the line, as {error}",)
+        else:
+            notes = (f"{100.0 * world.known_share:.0f} % of the map's blocks; {len(arrays.surface):,} triangles",)
+            for blocks, what in ((world.filled, "a road along the line replaces"), (world.unknown, "nothing replaces")):
+                if blocks:
+                    names = ", ".join(f"{count} {name}" for name, count in names_of(blocks))
+                    notes += (f"{what} blocks that are not in the catalogue: {names}",)
+            return lambda file: write_block_track(challenge, arrays, line_m, file), notes
+    origin = f"scripts/tools/maps.py track, from {challenge.plain_name!r}"
+    made = track_of_map(challenge, line_m, road_name)
+    return lambda file: (file, write_track(made.design, made.laid_out, file, origin)), (*notes, *made.notes)
 
 
 def _start(world: BlockWorld, name: str) -> GateBox:

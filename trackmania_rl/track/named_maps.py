@@ -1,11 +1,13 @@
-"""Maps by name: from the map cycle, track files, and generated tracks by difficulty and seeds."""
+"""Maps by name: from the map cycle, track files, and generated tracks by difficulty and seeds; new entries."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import shlex
+import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -13,10 +15,10 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from trackmania_rl.errors import UserError
-from trackmania_rl.files import MOST_LETTERS, check_file_name
+from trackmania_rl.files import MOST_LETTERS, check_file_name, write_durably
 from trackmania_rl.gbx.challenge import CHALLENGE_SUFFIX, is_challenge_file
 from trackmania_rl.paths import IS_CHECKOUT, PROJECT_FOLDER, SHIPPED_FOLDER, WORKING_FOLDER, command_line_of
-from trackmania_rl.settings import MapEntry, Settings
+from trackmania_rl.settings import MapEntry, Settings, load_settings, settings_from_flat
 from trackmania_rl.simulator.tracks.track_file import find_track_file, reference_line_file
 from trackmania_rl.simulator.tracks.track_generator import TrackRecipe
 from trackmania_rl.track.generated_maps import first_recipes, write_in_folder
@@ -131,6 +133,7 @@ def _entry_of_track(track_file: Path) -> MapEntry:
 
 EXPLORATION_RACES: Final = 4
 """As in the shipped configurations: four exploration races, then a greedy one."""
+CYCLE_HEADING: Final = "# Written by scripts/tools/maps.py add."
 
 
 def overrides_for_maps(settings: Settings, maps_folder: Path, names: Sequence[str]) -> dict[str, Any]:
@@ -225,6 +228,57 @@ def _in_folder(file: Path, maps_folder: Path) -> str:
         return str(file.relative_to(maps_folder.resolve()))
     except ValueError:
         return str(file)
+
+
+def cycle_with(config_file: Path, new: Sequence[Mapping[str, Any]], replace: bool) -> list[MapEntry]:
+    """Return a configuration's map cycle with new entries; `UserError` if it is not usable, or a name is taken."""
+    before = load_settings(config_file)
+    old = [] if replace else list(before.game.map_cycle)
+    if taken := {entry.map_name for entry in old} & {entry["map_name"] for entry in new}:
+        raise UserError(f"{config_file}: its map_cycle has a map {min(taken)!r} already; choose another name")
+    cycle = [*old, *map(MapEntry.model_validate, new)]
+    settings_from_flat({**before.flat(), "map_cycle": cycle}, str(config_file))
+    return cycle
+
+
+def add_to_map_cycle(config_file: Path, new: Sequence[Mapping[str, Any]], replace: bool = False) -> Path:
+    """Add entries to a configuration's map cycle, or replace it: an assignment at the file's end, where it wins.
+
+    Returns:
+        The file's backup.
+
+    Raises:
+        UserError: if the result is no usable configuration, a name is taken, or the file cannot be written.
+    """
+    before = load_settings(config_file)
+    cycle = cycle_with(config_file, new, replace)
+    text = config_file.read_bytes().decode()
+    newline = "\r\n" if "\r\n" in text else "\n"
+    written_before = _assignment(before.game.map_cycle).replace("\n", newline)
+    text = text.removesuffix(written_before).rstrip() + newline * 2 + _assignment(cycle).replace("\n", newline)
+    backup = config_file.with_name(f"{config_file.name}.bak")
+    number = 1
+    while backup.exists():
+        number += 1
+        backup = config_file.with_name(f"{config_file.name}.bak{number}")
+    try:
+        shutil.copy2(config_file, backup)
+        write_durably(config_file, text.encode())
+    except OSError as error:
+        raise UserError(f"{config_file}: cannot be changed: {error.strerror}") from error
+    return backup
+
+
+def _assignment(cycle: Iterable[MapEntry]) -> str:
+    entries = [f"{_entry_text(entry.model_dump(exclude_defaults=True))},\n" for entry in cycle]
+    return f"{CYCLE_HEADING}\nmap_cycle = (\n{''.join(entries)})\n"
+
+
+def _entry_text(entry: Mapping[str, Any]) -> str:
+    """Format one entry as in a configuration file, without a comma after it."""
+    texts = {name: json.dumps(value, ensure_ascii=False) for name, value in entry.items() if isinstance(value, str)}
+    lines = [f'        "{name}": {texts.get(name, repr(value))},' for name, value in entry.items()]
+    return "\n".join(("    {", *lines, "    }"))
 
 
 def as_file_name(text: str) -> str | None:

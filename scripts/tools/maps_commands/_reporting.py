@@ -5,12 +5,13 @@ from __future__ import annotations
 import io
 from pathlib import Path
 
-from maps_commands._sources import Source
 from trackmania_rl.cli import writing
 from trackmania_rl.errors import UserError
 from trackmania_rl.files import write_durably
 from trackmania_rl.telemetry.tables import PlainConsole, print_table
+from trackmania_rl.telemetry.terminal_view import format_time
 from trackmania_rl.track.line_checks import LineReport, Verdict, check_line
+from trackmania_rl.track.line_sources import LineSource
 
 import numpy as np
 from rich.table import Table
@@ -24,7 +25,12 @@ def say(text: object) -> None:
     PlainConsole().print(str(text), soft_wrap=True)
 
 
-def report_on(source: Source, title: str) -> LineReport:
+def title_of(source: LineSource) -> str:
+    """Return a line's title with the race time, if there is one."""
+    return source.title if source.race_time_ms is None else f"{source.title} in {format_time(source.race_time_ms)}"
+
+
+def report_on(source: LineSource, title: str) -> LineReport:
     """Check a line and print title, notes, findings, gate passages and a summary."""
     report = check_line(source.line.points_m, source.challenge, source.checkpoint_m)
     for text in (f"{title}: {len(source.line.points_m)} points, {report.length_m:.1f} m", *source.line.notes):
@@ -62,7 +68,7 @@ def write_line(points_m: np.ndarray, output: Path, overwrite: bool) -> Path:
     return output
 
 
-def draw(picture: Path | None, title: str, source: Source, report: LineReport) -> None:
+def draw(picture: Path | None, title: str, source: LineSource, report: LineReport) -> None:
     if picture is None:
         return
     from maps_commands._pictures import draw_line  # slow import

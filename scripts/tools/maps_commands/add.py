@@ -15,17 +15,15 @@ too: the simulated game lays a wide road over it.
 from __future__ import annotations
 
 import argparse
-import json
 import re
 import shlex
-import shutil
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from maps_commands import _reporting, _sources, track
-from maps_commands._reporting import say
+from maps_commands import _reporting
+from maps_commands._reporting import say, title_of
 from trackmania_rl.cli import png_file, writing
 from trackmania_rl.errors import UserError
 from trackmania_rl.files import FORM, NAME_PATTERN, check_file_name, write_durably
@@ -33,11 +31,17 @@ from trackmania_rl.gbx.challenge import is_challenge_file
 from trackmania_rl.gbx.reading import wrong_name
 from trackmania_rl.gbx.replay import is_replay_file, read_embedded_map
 from trackmania_rl.paths import PROJECT_FOLDER, command_line_of
-from trackmania_rl.settings import MapEntry, Settings, load_settings, settings_from_flat
-from trackmania_rl.track.named_maps import as_file_name, folder_to_add_to, training_entries
+from trackmania_rl.settings import Settings, load_settings
+from trackmania_rl.track import line_sources
+from trackmania_rl.track.named_maps import (
+    add_to_map_cycle,
+    as_file_name,
+    cycle_with,
+    folder_to_add_to,
+    training_entries,
+)
 
 Entries = list[dict[str, Any]]
-HEADING = "# Written by scripts/tools/maps.py add."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -71,7 +75,8 @@ def run(arguments: argparse.Namespace) -> int:
     settings = load_settings(arguments.config)
     folder = arguments.maps_folder or folder_to_add_to() / settings.game.maps_folder
     source, name = source_of(arguments)
-    report = _reporting.report_on(source, f"{name}, {source.title}")
+    title = f"{name}, {title_of(source)}"
+    report = _reporting.report_on(source, title)
     line_file = folder / f"{name}_0.5m.npy"
     real: Entries | None = None
     simulated: Entries = []
@@ -89,7 +94,7 @@ def run(arguments: argparse.Namespace) -> int:
             chosen = entries_for(settings.game.game, arguments.config, real, simulated, obstacle)
             cycle_with(arguments.config, chosen, replace=arguments.only)
         put_into(folder, sorted(made.iterdir()), arguments.force)
-    _reporting.draw(arguments.picture or line_file.with_suffix(".png"), f"{name}, {source.title}", source, report)
+    _reporting.draw(arguments.picture or line_file.with_suffix(".png"), title, source, report)
     if has_problem:
         say(
             "the line has a problem, so nothing is put into the map cycle: try another replay (with --force, which "
@@ -109,13 +114,13 @@ def run(arguments: argparse.Namespace) -> int:
     return 1 if report.problems else 0
 
 
-def source_of(arguments: argparse.Namespace) -> tuple[_sources.Source, str]:
+def source_of(arguments: argparse.Namespace) -> tuple[line_sources.LineSource, str]:
     """Return the line and the map's name; UserError if the arguments contradict each other."""
     file: Path = arguments.map
     if file.suffix == ".npy":
         if arguments.replay or arguments.driver is not None or arguments.mean:
             raise UserError(f"{file}: this is a line already; give replays with a map (.Challenge.Gbx) only")
-        return _sources.from_line(file), arguments.name or name_of(file.stem.removesuffix("_0.5m"))
+        return line_sources.from_line(file), arguments.name or name_of(file.stem.removesuffix("_0.5m"))
     replays, map_file = arguments.replay, None
     if is_replay_file(file):
         read_embedded_map(file)  # raises without a map
@@ -128,7 +133,7 @@ def source_of(arguments: argparse.Namespace) -> tuple[_sources.Source, str]:
             raise UserError(f"{file}: the line is made of which replay? Name at least one after the map")
     else:
         raise wrong_name(file)
-    source = _sources.from_replays(replays, map_file, arguments.driver, arguments.mean)
+    source = line_sources.from_replays(replays, map_file, arguments.driver, arguments.mean)
     assert source.challenge is not None
     return source, arguments.name or name_of(source.challenge.plain_name, file.name.split(".")[0])
 
@@ -178,19 +183,22 @@ def entries(name: str, map_file: Path, line_file: Path) -> Entries:
     return training_entries({"map_name": name, "map_path": map_file.name, "reference_line": line_file.name})
 
 
-def simulated_entries(source: _sources.Source, line_file: Path, name: str) -> tuple[Entries, str | None]:
+def simulated_entries(source: line_sources.LineSource, line_file: Path, name: str) -> tuple[Entries, str | None]:
     """Return entries for the simulated game, or the reason why it cannot drive the map.
 
     The track is made of the map's blocks if all are known, else it is a road along the line.
     """
+    # Slow imports.
     from trackmania_rl.simulator.tracks.track_file import TrackFileError, load_track
+    from trackmania_rl.track.block_tracks import write_map_track
     from trackmania_rl.track.map_tracks import MapTrackError
 
     obstacle = None
     if source.challenge is not None:
         track_file = line_file.with_name(f"{name}.toml")
         try:
-            made = track.write(source.challenge, source.line, track_file, force=True)
+            with writing(track_file):
+                made = write_map_track(source.challenge, source.line.points_m, track_file, overwrite=True)
         except (MapTrackError, TrackFileError) as error:
             obstacle = str(error)
         else:
@@ -215,52 +223,3 @@ def say_how_to_train(simulated: Entries, obstacle: str | None, folder: Path, set
     if folder.resolve() != (PROJECT_FOLDER / settings.game.maps_folder).resolve():
         command += f" --set {shlex.quote(f'maps_folder={folder.resolve()}')}"
     say(f"train on it: {command}")
-
-
-def cycle_with(config_file: Path, new: Entries, replace: bool) -> list[MapEntry]:
-    """Return a configuration's map cycle with new entries; `UserError` if it is not usable, or a name is taken."""
-    before = load_settings(config_file)
-    old = [] if replace else list(before.game.map_cycle)
-    if taken := {entry.map_name for entry in old} & {entry["map_name"] for entry in new}:
-        raise UserError(f"{config_file}: its map_cycle has a map {min(taken)!r} already; choose another name")
-    cycle = [*old, *map(MapEntry.model_validate, new)]
-    settings_from_flat({**before.flat(), "map_cycle": cycle}, str(config_file))
-    return cycle
-
-
-def add_to_map_cycle(config_file: Path, new: Entries, replace: bool = False) -> Path:
-    """Add entries to a configuration's map cycle, or replace it: an assignment at the file's end, where it wins.
-
-    Returns:
-        The file's backup.
-
-    Raises:
-        UserError: if the result is no usable configuration, a name is taken, or the file cannot be written.
-    """
-    before, cycle = load_settings(config_file), cycle_with(config_file, new, replace)
-    text = config_file.read_bytes().decode()
-    newline = "\r\n" if "\r\n" in text else "\n"
-    written_before = assignment(before.game.map_cycle).replace("\n", newline)
-    text = text.removesuffix(written_before).rstrip() + newline * 2 + assignment(cycle).replace("\n", newline)
-    backup, number = config_file.with_name(f"{config_file.name}.bak"), 1
-    while backup.exists():
-        number += 1
-        backup = config_file.with_name(f"{config_file.name}.bak{number}")
-    try:
-        shutil.copy2(config_file, backup)
-        write_durably(config_file, text.encode())
-    except OSError as error:
-        raise UserError(f"{config_file}: cannot be changed: {error.strerror}") from error
-    return backup
-
-
-def assignment(cycle: Iterable[MapEntry]) -> str:
-    entries = [f"{entry_text(entry.model_dump(exclude_defaults=True))},\n" for entry in cycle]
-    return f"{HEADING}\nmap_cycle = (\n{''.join(entries)})\n"
-
-
-def entry_text(entry: Mapping[str, Any]) -> str:
-    """Format one entry as in a configuration file, without a comma after it."""
-    texts = {name: json.dumps(value, ensure_ascii=False) for name, value in entry.items() if isinstance(value, str)}
-    lines = [f'        "{name}": {texts.get(name, repr(value))},' for name, value in entry.items()]
-    return "\n".join(("    {", *lines, "    }"))

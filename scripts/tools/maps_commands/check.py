@@ -9,10 +9,11 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from maps_commands import _reporting, _sources
+from maps_commands import _reporting
 from trackmania_rl.cli import png_file
 from trackmania_rl.gbx.challenge import read_challenge
 from trackmania_rl.track.line_building import BuiltLine
+from trackmania_rl.track.line_sources import LineSource
 from trackmania_rl.track.reference_line import read_points
 
 
@@ -25,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     challenge = None if arguments.map is None else read_challenge(arguments.map)
-    source = _sources.Source("as it is stored", BuiltLine(read_points(arguments.line), None), challenge)
+    source = LineSource("as it is stored", BuiltLine(read_points(arguments.line), None), challenge)
     title = arguments.line.stem if challenge is None else challenge.plain_name
     report = _reporting.report_on(source, title)
     _reporting.draw(arguments.picture, title, source, report)

@@ -16,11 +16,17 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from maps_commands import _reporting, _sources
-from maps_commands._runs import MAPS_FOLDER
+from maps_commands import _reporting
+from maps_commands._runs import MAPS_FOLDER, drive_script, inputs_file, simulated_game
 from trackmania_rl.cli import png_file
 from trackmania_rl.errors import UserError
-from trackmania_rl.track.line_building import SMOOTHING_M
+from trackmania_rl.simulator.tracks.track_file import find_track_file
+from trackmania_rl.telemetry.terminal_view import describe_race
+from trackmania_rl.track import line_sources
+from trackmania_rl.track.driven_path import DrivenPath
+from trackmania_rl.track.line_building import SMOOTHING_M, build_line
+
+import numpy as np
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -58,15 +64,16 @@ def smoothing(text: str) -> float:
 
 def run(arguments: argparse.Namespace) -> int:
     source = source_of(arguments)
-    report = _reporting.report_on(source, source.title)
+    title = _reporting.title_of(source)
+    report = _reporting.report_on(source, title)
     _reporting.write_line(source.line.points_m, arguments.output, arguments.force)
     _reporting.say(f"wrote {arguments.output}")
     name = arguments.output.stem if source.challenge is None else source.challenge.plain_name
-    _reporting.draw(arguments.picture, f"{name}, {source.title}", source, report)
+    _reporting.draw(arguments.picture, f"{name}, {title}", source, report)
     return 1 if report.problems else 0
 
 
-def source_of(arguments: argparse.Namespace) -> _sources.Source:
+def source_of(arguments: argparse.Namespace) -> line_sources.LineSource:
     """Make the line; UserError if the arguments contradict each other."""
     if arguments.replay is None and (arguments.driver is not None or arguments.mean or arguments.map is not None):
         raise UserError("--driver, --mean and --map belong to --replay")
@@ -76,11 +83,27 @@ def source_of(arguments: argparse.Namespace) -> _sources.Source:
         raise UserError("--as-far-as-possible belongs to --from-blocks")
     smoothing_m = arguments.smoothing_m
     if arguments.from_blocks is not None:
-        return _sources.from_blocks(arguments.from_blocks, arguments.as_far_as_possible)
+        return line_sources.from_blocks(arguments.from_blocks, arguments.as_far_as_possible)
     if arguments.replay is not None:
-        return _sources.from_replays(arguments.replay, arguments.map, arguments.driver, arguments.mean, smoothing_m)
+        return line_sources.from_replays(arguments.replay, arguments.map, arguments.driver, arguments.mean, smoothing_m)
     if arguments.inputs is not None:
-        return _sources.from_inputs(arguments.inputs, arguments.track, arguments.maps_folder, smoothing_m)
+        return from_inputs(arguments.inputs, arguments.track, arguments.maps_folder, smoothing_m)
     if arguments.resample is not None:
-        return _sources.from_uneven_line(arguments.resample)
-    return _sources.from_track(arguments.track_line, arguments.maps_folder)
+        return line_sources.from_uneven_line(arguments.resample)
+    return line_sources.from_track(arguments.track_line, arguments.maps_folder)
+
+
+def from_inputs(inputs: Path, track: str, maps_folder: Path, smoothing_m: float) -> line_sources.LineSource:
+    """Build the line from an inputs file driven to the finish on the simulated game."""
+    track_file = find_track_file(track, maps_folder)
+    inputs = inputs_file(inputs, track_file.stem)
+    with simulated_game(maps_folder) as player:
+        race, run = drive_script(player, str(track_file), inputs, inputs.name)
+    if run.race_time_ms is None:
+        raise UserError(
+            f"inputs file {inputs}: {describe_race(race)} on {track_file.name}; a line must reach the finish. Is it a "
+            "race on this track?"
+        )
+    path = DrivenPath(str(inputs), run.time_ms.astype(np.float64), run.position_m, run.speed_m_s, np.zeros((0, 3)))
+    line = build_line([path], smoothing_m=smoothing_m)
+    return line_sources.LineSource(f"{inputs.name} on {track_file.stem}", line, race_time_ms=run.race_time_ms)

@@ -11,7 +11,6 @@ import math
 from collections import Counter
 from pathlib import Path
 
-from maps_commands import _sources
 from maps_commands._reporting import say
 from trackmania_rl.cli import png_file
 from trackmania_rl.errors import UserError
@@ -21,6 +20,7 @@ from trackmania_rl.gbx.replay import Ghost, is_replay_file, read_replay
 from trackmania_rl.telemetry.tables import PlainConsole, print_table
 from trackmania_rl.telemetry.terminal_view import format_time
 from trackmania_rl.track.block_world import world_of
+from trackmania_rl.track.line_sources import map_in
 
 import numpy as np
 from rich.table import Table
@@ -60,7 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
             if arguments.picture is not None:
                 from maps_commands._pictures import draw_world  # slow import
 
-                challenge = _sources.map_in(file)
+                challenge = map_in(file)
                 draw_world(arguments.picture, challenge.plain_name, world_of(challenge))
                 say(f"wrote {arguments.picture}")
             if arguments.views is not None:
@@ -124,7 +124,7 @@ def _draw_views(file: Path, picture: Path) -> None:
 
     if is_challenge_file(file):
         raise UserError(f"{file}: --views draws what a driver sees; name a replay on that map")
-    challenge, replay = _sources.map_in(file), read_replay(file)
+    challenge, replay = map_in(file), read_replay(file)
     ghosts = [ghost for ghost in replay.ghosts if ghost.samples is not None]
     if not ghosts:
         raise UserError(f"{file}: no race in it has samples, so where its car was is not known")

@@ -1,4 +1,4 @@
-"""Line sources: replays, an inputs file driven on the simulated game, a track's line, a map's blocks."""
+"""Sources of reference lines: replays, another line, a track, a map's blocks."""
 
 from __future__ import annotations
 
@@ -6,50 +6,30 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from trackmania_rl.errors import UserError
 from trackmania_rl.gbx.challenge import STADIUM, Challenge, is_challenge_file, read_challenge
 from trackmania_rl.gbx.reading import wrong_name
 from trackmania_rl.gbx.replay import Ghost, Replay, is_replay_file, read_replay
 from trackmania_rl.simulator.tracks.track_design import LINE_SPACING_M
-from trackmania_rl.telemetry.terminal_view import describe_race, format_time
+from trackmania_rl.simulator.tracks.track_file import find_track_file, reference_line_file
 from trackmania_rl.track.block_lines import line_from_blocks
-from trackmania_rl.track.driven_path import DrivenPath, path_of_ghost
+from trackmania_rl.track.driven_path import path_of_ghost
 from trackmania_rl.track.line_building import MAX_LENGTH_M, SMOOTHING_M, BuiltLine, build_line, resample
 from trackmania_rl.track.pieces import stadium_pieces
 from trackmania_rl.track.reference_line import load_reference_line, read_points
 
-import numpy as np
-
-
-def map_in(file: Path) -> Challenge:
-    if is_challenge_file(file):
-        challenge: Challenge | None = read_challenge(file)
-    elif is_replay_file(file):
-        challenge = read_replay(file).challenge
-    else:
-        raise wrong_name(file)
-    if challenge is None:
-        raise UserError(f"{file}: no map can be read in it; give the map's own .Challenge.Gbx")
-    _require_stadium(challenge, file)
-    return challenge
-
-
-def _require_stadium(challenge: Challenge, file: Path) -> None:
-    if challenge.environment != STADIUM:
-        raise UserError(
-            f"{file}: its map's environment is {challenge.environment!r}, which has another car; TrackMania Nations "
-            f"Forever and the simulated game have {STADIUM} only"
-        )
-
 
 @dataclass(frozen=True)
-class Source:
+class LineSource:
     """A line and the map."""
 
     title: str
     line: BuiltLine
     challenge: Challenge | None = None  # None if unknown
     checkpoint_m: np.ndarray | None = None  # (C, 3) the car at the checkpoint times, single race
+    race_time_ms: int | None = None  # the fastest race; None if unfinished, or not from a race
 
 
 def from_replays(
@@ -58,7 +38,7 @@ def from_replays(
     driver: str | None = None,
     mean: bool = False,
     smoothing_m: float = SMOOTHING_M,
-) -> Source:
+) -> LineSource:
     """Build the line from the fastest race in replays, or from the mean of all.
 
     Raises:
@@ -76,53 +56,32 @@ def from_replays(
     line = build_line(paths, challenge, smoothing_m=smoothing_m)
     best = ghosts[0][0]
     who = f"mean of {len(paths)} races, the best" if len(paths) > 1 else "race"
-    title = f"{who} by {best.login or 'an unknown driver'} in {format_time(best.race_time_ms)}"
-    return Source(title, line, challenge, paths[0].checkpoint_m)
+    title = f"{who} by {best.login or 'an unknown driver'}"
+    return LineSource(title, line, challenge, paths[0].checkpoint_m, best.race_time_ms)
 
 
-def from_inputs(inputs: Path, track: str, maps_folder: Path, smoothing_m: float = SMOOTHING_M) -> Source:
-    """Build the line from an inputs file driven to the finish on the simulated game."""
-    # Slow imports.
-    from maps_commands._runs import drive_script, inputs_file, simulated_game
-    from trackmania_rl.simulator.tracks.track_file import find_track_file
-
-    track_file = find_track_file(track, maps_folder)
-    inputs = inputs_file(inputs, track_file.stem)
-    with simulated_game(maps_folder) as player:
-        race, run = drive_script(player, str(track_file), inputs, inputs.name)
-    if run.race_time_ms is None:
-        raise UserError(
-            f"inputs file {inputs}: {describe_race(race)} on {track_file.name}; a line must reach the finish. Is it a "
-            "race on this track?"
-        )
-    path = DrivenPath(str(inputs), run.time_ms.astype(np.float64), run.position_m, run.speed_m_s, np.zeros((0, 3)))
-    return Source(
-        f"{inputs.name} on {track_file.stem}, {format_time(run.race_time_ms)}",
-        build_line([path], smoothing_m=smoothing_m),
-    )
+def from_line(file: Path) -> LineSource:
+    """Return a reference line's file as it is; UserError if it is not usable."""
+    return LineSource(f"the line of {file.name}", BuiltLine(load_reference_line(file, LINE_SPACING_M), None))
 
 
-def from_line(file: Path, challenge: Challenge | None = None) -> Source:
-    return Source(f"the line of {file.name}", BuiltLine(load_reference_line(file, LINE_SPACING_M), None), challenge)
-
-
-def from_uneven_line(file: Path) -> Source:
+def from_uneven_line(file: Path) -> LineSource:
+    """Return another line, resampled at equal distances; UserError if it is too long."""
     points_m = read_points(file)
     steps_m = np.linalg.norm(np.diff(points_m, axis=0), axis=1)
     if not steps_m.sum() <= MAX_LENGTH_M:
         raise UserError(f"{file}: {steps_m.sum():.0f} m long; a line has at most {MAX_LENGTH_M / 1000:.0f} km")
     longest = int(steps_m.argmax())
     note = f"steps were {steps_m.min():.3f} to {steps_m[longest]:.3f} m, the longest at point {longest}"
-    return Source(f"{file.name}, resampled", BuiltLine(resample(points_m, LINE_SPACING_M), None, (note,)))
+    return LineSource(f"{file.name}, resampled", BuiltLine(resample(points_m, LINE_SPACING_M), None, (note,)))
 
 
-def from_track(track: str, maps_folder: Path) -> Source:
-    from trackmania_rl.simulator.tracks.track_file import find_track_file, reference_line_file
-
+def from_track(track: str, maps_folder: Path) -> LineSource:
+    """Return a track's line; UserError if there is no such track."""
     return from_line(reference_line_file(find_track_file(track, maps_folder)))
 
 
-def from_blocks(map_file: Path, as_far_as_possible: bool = False) -> Source:
+def from_blocks(map_file: Path, as_far_as_possible: bool = False) -> LineSource:
     """Build the line along a map's road pieces, with `as_far_as_possible` only the unambiguous part."""
     challenge = read_challenge(map_file)
     line = line_from_blocks(challenge, as_far_as_possible=as_far_as_possible)
@@ -132,7 +91,21 @@ def from_blocks(map_file: Path, as_far_as_possible: bool = False) -> Source:
     if unseen:
         notes += (f"never compared with a driven race, only inferred: {', '.join(unseen)}; check the picture",)
     title = f"{len(line.blocks)} road pieces of {challenge.plain_name}"
-    return Source(title, BuiltLine(line.points_m, None, notes), challenge)
+    return LineSource(title, BuiltLine(line.points_m, None, notes), challenge)
+
+
+def map_in(file: Path) -> Challenge:
+    """Return the Stadium map in a `.Challenge.Gbx` or a replay; UserError if there is none."""
+    if is_challenge_file(file):
+        challenge: Challenge | None = read_challenge(file)
+    elif is_replay_file(file):
+        challenge = read_replay(file).challenge
+    else:
+        raise wrong_name(file)
+    if challenge is None:
+        raise UserError(f"{file}: no map can be read in it; give the map's own .Challenge.Gbx")
+    _require_stadium(challenge, file)
+    return challenge
 
 
 def _common_map(replays: Sequence[Replay], map_file: Path | None) -> Challenge | None:
@@ -166,3 +139,11 @@ def _driven_by(ghosts: list[tuple[Ghost, Replay]], driver: str) -> list[tuple[Gh
         known = ", ".join(sorted({ghost.login or "unknown" for ghost, _ in ghosts}))
         raise UserError(f"--driver {driver}: drove none of these races; their drivers are {known}")
     return found
+
+
+def _require_stadium(challenge: Challenge, file: Path) -> None:
+    if challenge.environment != STADIUM:
+        raise UserError(
+            f"{file}: its map's environment is {challenge.environment!r}, which has another car; TrackMania Nations "
+            f"Forever and the simulated game have {STADIUM} only"
+        )
