@@ -30,7 +30,15 @@ from trackmania_rl.games.gymnasium_games import GymnasiumGames
 from trackmania_rl.games.protocol import GameIds, Games, Received, rollout
 from trackmania_rl.games.race_games import make_games_builder
 from trackmania_rl.games.stepped_envs import History, env_action, state_of_observation
-from trackmania_rl.race.actions import ELAPSED_ACTIONS_FLOAT, FORWARD, PEDALS, BatchDecision, Policy, PolicyDecision
+from trackmania_rl.race.actions import (
+    ELAPSED_ACTIONS_FLOAT,
+    FORWARD,
+    PEDALS,
+    Action,
+    BatchDecision,
+    Policy,
+    PolicyDecision,
+)
 from trackmania_rl.race.race import Race, RaceFacts
 from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.seeds import SeedTree
@@ -62,7 +70,7 @@ class TrainedDriver:
     training_s: float
     file: Path  #: weights' origin: a checkpoint's folder or a driver's file
 
-    def act(self, observation: Any) -> int | npt.NDArray[np.float32]:
+    def act(self, observation: Any) -> Action:
         """Return the greedy action for an observation from the run's kind of environment.
 
         Args:
@@ -95,8 +103,7 @@ class TrainedDriver:
         if floats[ELAPSED_ACTIONS_FLOAT] != 0:
             mean, std = (np.array(n, dtype=np.float32) for n in (spaces.float_mean, spaces.float_std))
             floats = floats * std + mean
-        action = self._decide(_NO_IMAGE if image is None else image, floats)
-        return int(action) if action.ndim == 0 else action  # type: ignore[no-any-return]
+        return self._decide(_NO_IMAGE if image is None else image, floats).action
 
     def predict(
         self, observation: Any, state: None = None, episode_start: Any = None, deterministic: bool = True
@@ -123,7 +130,7 @@ class TrainedDriver:
         each = [{k: part[i] for k, part in observation.items()} if has_parts else row for i, row in enumerate(floats)]
         return np.stack([self.act(one) for one in each]), None
 
-    def begin_episode(self) -> Callable[[Any], int | npt.NDArray[np.float32]]:
+    def begin_episode(self) -> Callable[[Any], Action]:
         """Return `act` for one episode, which keeps the earlier states and actions that views show."""
         episode = History()
         if self.spaces.custom_observation is None:  # race observations include views
@@ -137,14 +144,14 @@ class TrainedDriver:
                 raise UserError(f"act: the driver takes an observation of {space}: {one_line(error)}") from error
             episode.frames.append(frame)
             episode.floats.append(floats)
-            action = self._decide(*episode.newest(self.spaces.views))
-            episode.actions.append(action)
-            return env_action(self.spaces, action)
+            decision = self._decide(*episode.newest(self.spaces.views))
+            episode.decisions.append(decision)
+            return env_action(self.spaces, decision.action)
 
         return act
 
-    def _decide(self, image: npt.NDArray[np.uint8], floats: npt.NDArray[np.float32]) -> Any:
-        return self.actor.act_batch(image[np.newaxis], floats[np.newaxis]).actions[0]
+    def _decide(self, image: npt.NDArray[np.uint8], floats: npt.NDArray[np.float32]) -> PolicyDecision:
+        return self.actor.act_batch(image[np.newaxis], floats[np.newaxis]).one(0)
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from typing_extensions import override
 
 from trackmania_rl.errors import UserError, one_line
 from trackmania_rl.games.protocol import FramesRoom, GameIds, Games, Motion, Received
-from trackmania_rl.race.actions import BatchDecision
+from trackmania_rl.race.actions import BatchDecision, PolicyDecision
 from trackmania_rl.race.race import POINTS, TERMINATED, Race, RaceFacts, highest_value
 from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.race.views import Views
@@ -40,10 +40,7 @@ class History:
     entry: MapEntry | None = None
     frames: list[npt.NDArray[np.uint8]] = field(default_factory=list)
     floats: list[npt.NDArray[np.float32]] = field(default_factory=list)
-    actions: list[Any] = field(default_factory=list)
-    is_greedy: list[bool] = field(default_factory=list)
-    q_values: list[npt.NDArray[np.float32]] = field(default_factory=list)
-    action_log_prob: list[float] = field(default_factory=list)
+    decisions: list[PolicyDecision] = field(default_factory=list)
     rewards: list[float] = field(default_factory=list)
     infos: list[dict[str, npt.NDArray[np.float32]]] = field(default_factory=list)
 
@@ -52,7 +49,8 @@ class History:
         if not views.inputs and views.rows_back == 0:
             return self.frames[-1], self.floats[-1]
         floats, frames = (np.stack(states[-views.rows_back - 1 :]) for states in (self.floats, self.frames))
-        actions = np.array([*self.actions[len(self.actions) + 1 - len(floats) :], views.action_before])
+        earlier = self.decisions[len(self.decisions) + 1 - len(floats) :]
+        actions = np.array([*(decision.action for decision in earlier), views.action_before])
         last = np.array([len(floats) - 1])
         images, seen = views.of_states(frames[None], floats[None], actions[None], np.zeros_like(last), last)
         return images[0], seen[0]
@@ -97,7 +95,7 @@ class SteppedEnvs(Games):
         newest = [episode.newest(self._spaces.views) for episode in episodes]
         images = np.array([image for image, _ in newest], dtype=np.uint8).reshape(len(ids), *self._spaces.image_shape)
         floats = np.array([floats for _, floats in newest], dtype=np.float32)
-        is_first = np.array([not episode.actions for episode in episodes], dtype=np.bool_)
+        is_first = np.array([not episode.decisions for episode in episodes], dtype=np.bool_)
         ended = self._ended
         self._ended = {}
         return Received(ids, images, floats.reshape(len(ids), self._spaces.n_floats), is_first, ended)
@@ -158,13 +156,9 @@ class SteppedEnvs(Games):
         episode.frames.append(frame)
         episode.floats.append(floats)
         episode.infos.append(entries)
-        one = decision.one(row)
-        episode.actions.append(one.action)
-        episode.is_greedy.append(one.is_greedy)
-        episode.q_values.append(one.q_values)
-        episode.action_log_prob.append(one.action_log_prob)
+        episode.decisions.append(decision.one(row))
         episode.rewards.append(reward)
-        if terminated or truncated or len(episode.actions) >= longest:
+        if terminated or truncated or len(episode.decisions) >= longest:
             self._ended[game] = self._ended_race(self._episodes.pop(game), bool(terminated))
 
     @contextlib.contextmanager
@@ -182,21 +176,22 @@ class SteppedEnvs(Games):
     def _race(self, episode: History, states: range, **facts: Any) -> Race:
         """Return some states of an episode and the actions between them."""
         decided = slice(states.start, states.stop - 1)
+        decisions = episode.decisions[decided]
         infos = {f"info_{name}": np.array([info[name] for info in episode.infos[decided]]) for name in self._info}
         columns = infos | {
             "frames": np.array(episode.frames[states.start : states.stop], dtype=np.uint8),
             "state_float": np.array(episode.floats[states.start : states.stop], dtype=np.float32),
-            "actions": np.array(episode.actions[decided], dtype=self._spaces.action_dtype),
-            "action_was_greedy": np.array(episode.is_greedy[decided], dtype=np.bool_),
-            "q_values": np.array(episode.q_values[decided], dtype=np.float32),
-            "action_log_prob": np.array(episode.action_log_prob[decided], dtype=np.float32),
+            "actions": np.array([decision.action for decision in decisions], dtype=self._spaces.action_dtype),
+            "action_was_greedy": np.array([decision.is_greedy for decision in decisions], dtype=np.bool_),
+            "q_values": np.array([decision.q_values for decision in decisions], dtype=np.float32),
+            "action_log_prob": np.array([decision.action_log_prob for decision in decisions], dtype=np.float32),
             "rewards": np.array(episode.rewards[decided], dtype=np.float32),
         }
         assert episode.entry is not None
         return Race(columns, RaceFacts.of_entry(episode.entry, n_actions=len(columns["actions"]), **facts))
 
     def _ended_race(self, episode: History, terminated: bool) -> Race:
-        n_actions = len(episode.actions)
+        n_actions = len(episode.decisions)
         return self._race(
             episode,
             range(n_actions + 1),
@@ -205,8 +200,8 @@ class SteppedEnvs(Games):
             terminated=terminated,
             meters=float(sum(episode.rewards)),
             progress_unit=POINTS,
-            fraction_greedy=float(np.mean(episode.is_greedy)),
-            first_value=highest_value(episode.q_values[0]),
+            fraction_greedy=float(np.mean([decision.is_greedy for decision in episode.decisions])),
+            first_value=highest_value(episode.decisions[0].q_values),
         )
 
 
