@@ -102,10 +102,14 @@ class Views:
 
     @functools.cached_property
     def constants(self) -> dict[str, Array]:
-        """Placeholders before a race's first row, by column, and the table (A, D) of discrete actions' floats."""
+        """Placeholders before a race's first row, by column, and the floats (A + 1, D) of discrete actions.
+
+        The last row of these floats is 0, for actions that are not there.
+        """
         dtype = np.float32 if isinstance(self.action_before, tuple) else np.int64
         placeholders = {ACTIONS: np.array(self.action_before, dtype), REWARDS: np.zeros((), dtype=np.float32)}
-        return placeholders | {ACTION_TABLE: np.array(self.floats_of_actions, dtype=np.float32)}
+        table = np.array(self.floats_of_actions, dtype=np.float32)
+        return placeholders | {ACTION_TABLE: np.concatenate((table, np.zeros_like(table[:1])))}
 
     @property
     def rows_back(self) -> int:
@@ -135,13 +139,12 @@ class Views:
         blocks = [own]
         columns = {FLOATS: floats, ACTIONS: actions}
         for view in self.inputs:
-            values = self._values(view, rows, columns)  # (n, S, ...)
+            zero = len(self.floats_of_actions) if view.column == ACTIONS else 0
+            values = _values(view, rows, columns, zero)  # (n, S, ...)
             if view.column == ACTIONS and self.floats_of_actions:
                 values = rows.constants[ACTION_TABLE][values]
             elif view.column == ACTIONS:
                 values = values.clip(-self.largest_action, self.largest_action)
-            if view.has_zeros_before:
-                values = _with_values_before(view, rows, values, 0)
             blocks.append(values.reshape(values.shape[0], values.shape[1] * values.shape[2]))
         return rows.library.concatenate(blocks, 1)
 
@@ -149,9 +152,7 @@ class Views:
         """Return the entries of a training batch of some states, each (n, ...), or (n, S, ...) of S rows."""
         entries = {}
         for view in self.entries:
-            values = self._values(view, rows, columns)
-            if view.has_zeros_before:
-                values = _with_values_before(view, rows, values, 0)
+            values = _values(view, rows, columns)
             entries[view.name] = values[:, 0] if view.is_single else values
         return entries
 
@@ -175,22 +176,25 @@ class Views:
         images, floats = self.of_states(frames, floats, actions, np.zeros(1, dtype=np.int64), last)
         return images[0], floats[0]
 
-    def _values(self, view: View, rows: RowsAround, columns: Mapping[str, Any]) -> Any:
-        """Return the values (n, S, ...) of a view."""
-        if view.column == FRAMES:
-            return rows.take(columns[FRAMES], view.shifts)[:, :, 0]
-        if view.column == FLOATS:
-            return rows.take(columns[FLOATS][..., view.part], view.shifts)
-        values = rows.take(columns[view.column], view.shifts)
-        return _with_values_before(view, rows, values, rows.constants[view.column])
 
+def _values(view: View, rows: RowsAround, columns: Mapping[str, Any], zero: int = 0) -> Any:
+    """Return the values (n, S, ...) of a view. Those before the races' first rows are replaced once.
 
-def _with_values_before(view: View, rows: RowsAround, values: Any, filler: Any) -> Any:
-    """Return the values (n, S, ...) of a view with `filler` in rows before the races' first ones."""
-    is_missing = rows.is_missing(view.shifts)  # shifts ascend: these are the first ones
-    n_before = is_missing.shape[1]
-    if n_before == 0:
+    Args:
+        view: of the column.
+        rows: around the states.
+        columns: by name.
+        zero: replacement with `has_zeros_before`.
+    """
+    column = columns[view.column]
+    values = rows.take(column[..., view.part] if view.column == FLOATS else column, view.shifts)
+    if view.column == FRAMES:
+        values = values[:, :, 0]
+    filler = zero if view.has_zeros_before else rows.constants.get(view.column)
+    n_before = sum(shift < 0 for shift in view.shifts)  # shifts ascend: these are the first ones
+    if filler is None or n_before == 0:  # floats and frames repeat the first row
         return values
+    is_missing = rows.is_missing(view.shifts)
     is_missing = is_missing.reshape(*is_missing.shape, *(1 for _ in values.shape[2:]))
     before = rows.library.where(is_missing, filler, values[:, :n_before])
     return rows.library.concatenate((before, values[:, n_before:]), 1)
