@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import functools
 import logging
+import math
 import signal
 from typing import ClassVar
 
@@ -49,6 +50,11 @@ class PassingError(UserError):
 def one_line(text: object, most_characters: int = 300) -> str:
     """Return a text's or error text's beginning, in one line."""
     return " ".join(str(text).split())[:most_characters]
+
+
+def is_logged(count: int) -> bool:
+    """Return whether the 1st, 10th, 100th ... repetition of a message has this number: the others are not logged."""
+    return math.log10(count).is_integer()
 
 
 @functools.lru_cache(maxsize=64)

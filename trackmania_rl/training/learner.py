@@ -6,7 +6,6 @@ import contextlib
 import errno
 import functools
 import logging
-import math
 import threading
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,7 +16,7 @@ from tensordict import TensorDictBase
 
 from trackmania_rl.agents.agent import ProcessLosses
 from trackmania_rl.channels.rollouts import POLL_S
-from trackmania_rl.errors import UserError, one_line, warn_once
+from trackmania_rl.errors import UserError, is_logged, one_line, warn_once
 from trackmania_rl.race.race import Race
 from trackmania_rl.race.rewards import first_not_finite, reward_as_stored
 from trackmania_rl.training.hooks.hook import Figures, Hook, Interval, RunContext
@@ -202,7 +201,7 @@ def _refuse(run: RunContext, race: Race, what: str) -> None:
 
 def _count_refused(run: RunContext, race: Race, reason: str) -> None:
     run.statistics.races_refused += 1
-    if math.log10(run.statistics.races_refused).is_integer():
+    if is_logged(run.statistics.races_refused):
         log.warning(
             "a race of collector %d on %s is refused, since %s; races refused so far: %s",
             race.facts.collector,

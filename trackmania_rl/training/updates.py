@@ -10,7 +10,7 @@ import torch
 from tensordict import TensorDictBase
 
 from trackmania_rl.agents.weights import in_few_words, not_finite_tensors, weights_of
-from trackmania_rl.errors import PassingError
+from trackmania_rl.errors import PassingError, is_logged
 from trackmania_rl.race.race import Race
 from trackmania_rl.schedules import exponential, linear, staircase
 from trackmania_rl.telemetry.figures import quantile_figures
@@ -220,7 +220,7 @@ class NumbersWatch:
             statistics.updates_not_finite += 1
             statistics.updates_not_finite_in_a_row += 1
             n_updates = statistics.updates_not_finite
-            if n_updates > 1 and math.log10(n_updates).is_integer():
+            if n_updates > 1 and is_logged(n_updates):
                 log.warning(
                     "%s updates had a loss or a gradient that is not finite, %s of them in a row; nothing was learned "
                     "from these",
