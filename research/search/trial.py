@@ -202,12 +202,14 @@ def run_watched(
 
 def _wait_for_piece(process: subprocess.Popen[bytes], race_log: Path, piece_s: float) -> None:
     """Wait for a new race and then `piece_s`, or for the end of the process."""
-    before, ends_s = newest_race(race_log).session, math.inf
+    _, before = newest_race(race_log)
+    ends_s = math.inf
     while time.monotonic() < ends_s:
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(CHECK_TRIAL_EVERY_S)
             return
-        if ends_s == math.inf and newest_race(race_log).session > before:
+        _, session = newest_race(race_log)
+        if ends_s == math.inf and session > before:
             ends_s = time.monotonic() + piece_s
 
 

@@ -15,7 +15,7 @@ from trackmania_rl.protocol.input_script import parse_input_script
 from trackmania_rl.simulator.tracks.track_generator import TrackRecipe
 from trackmania_rl.telemetry import films
 from trackmania_rl.telemetry import video as video_module
-from trackmania_rl.telemetry.films import FilmData, RaceOverlay, film_evaluation, film_inputs, write_films
+from trackmania_rl.telemetry.films import FilmData, film_evaluation, film_inputs, with_overlay, write_films
 from trackmania_rl.telemetry.input_picture import BLUE, GREEN, RED
 from trackmania_rl.telemetry.track_shapes import track_of
 from trackmania_rl.telemetry.video import Underlay, VideoFile, ffmpeg_program, video_facts
@@ -138,7 +138,7 @@ def test_a_race_is_filmed_until_its_time_and_no_longer_than_its_finish(repositor
     assert np.abs(last.frame.astype(int) - first.frame).mean() > 2, "the car has moved"
     assert first.speed_m_s == 0
     assert last.speed_m_s > 5
-    write_films(tmp_path / "a.b.mp4", iter(shots), 40, RaceOverlay(), 1550)
+    write_films(tmp_path / "a.b.mp4", iter(shots), 40, with_overlay, 1550)
     facts = video_facts(tmp_path / "a.b.mp4")
     assert (facts.size_px, facts.frames_per_s) == ((64, 36), 25)
     assert facts.duration_s == pytest.approx(1.55 + 1, abs=0.1), "the last picture stays for a second"

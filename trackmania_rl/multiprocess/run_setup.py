@@ -160,7 +160,8 @@ def count_session(folder: RunFolder) -> int:
     """
     known = [0, *(manifest.session for manifest in find_manifests(folder.path).values())]
     with contextlib.suppress(UserError):  # the log is damaged, which its writer reports
-        known.append(newest_race(folder.run_log).session)
+        _, newest_session = newest_race(folder.run_log)
+        known.append(newest_session)
     with contextlib.suppress(OSError, ValueError, UserError):
         known.append(int(read_bounded(folder.sessions, MOST_DIGITS)))
     session = 1 + max(known)

@@ -301,23 +301,16 @@ def query(log: Path, statement: str, values: Sequence[object] | Mapping[str, obj
         raise UserError(f"cannot read {log}: {error}") from error
 
 
-class NewestRace(NamedTuple):
-    """A log's newest race number, and the session that drove it. Both are 0 without a race."""
-
-    id: int
-    session: int
-
-
-def newest_race(log: Path) -> NewestRace:
-    """Find the newest race, which may be undone.
+def newest_race(log: Path) -> tuple[int, int]:
+    """Return the id of the newest race, which may be undone, and the session that drove it. Both are 0 without a race.
 
     Raises:
         UserError: if the log is damaged.
     """
     if not log.is_file():
-        return NewestRace(0, 0)
-    newest = query(log, "SELECT id, session FROM races ORDER BY id DESC LIMIT 1")
-    return next((NewestRace(*values) for values in newest), NewestRace(0, 0))
+        return 0, 0
+    race_id, session = next(query(log, "SELECT id, session FROM races ORDER BY id DESC LIMIT 1"), (0, 0))
+    return race_id, session
 
 
 def race_rows(log: Path, after_id: int = 0, most: int = -1) -> Iterator[RaceRow]:

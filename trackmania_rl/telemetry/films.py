@@ -92,32 +92,27 @@ class FilmData:
         return cls(game.ms_per_action, q_values, keys)
 
 
-class RaceOverlay:
-    """Overlay for a race, with inputs and Q values if they are known."""
-
-    def __init__(self, timeline: InputTimeline | None = None, columns: FilmData | None = None) -> None:
-        self._timeline = timeline
-        self._columns = columns
-
-    def drawn(self, shot: Shot) -> npt.NDArray[np.uint8]:
-        """Return a copy of a picture with the overlay."""
-        image = Image.fromarray(shot.frame)  # its "red" is blue
-        scale = min(image.width / _BASE_PX[0], image.height / _BASE_PX[1])
-        canvas = _Canvas(image, ImageDraw.Draw(image), scale)
-        inputs_px = max(2, canvas.px(_INPUTS_HEIGHT))
-        margin_px = canvas.px(_MARGIN)
-        top_px = image.height - margin_px - inputs_px
-        _draw_time(canvas, shot.time_ms)
-        if shot.speed_m_s is not None or shot.gear is not None:
-            width_px = round(inputs_px * WIDTH_PER_HEIGHT)
-            _draw_speed(canvas, (image.width - margin_px - width_px, top_px, width_px, inputs_px), shot)
-        if self._timeline is not None:
-            held = self._timeline.at(shot.time_ms)
-            canvas.paste(input_picture(held, self._timeline.is_analog, inputs_px), margin_px, top_px)
-        if self._columns is not None and self._columns.q_values is not None and len(self._columns.q_values):
-            index = min(shot.time_ms // self._columns.ms_per_action, len(self._columns.q_values) - 1)
-            _draw_values(canvas, self._columns.q_values[index], self._columns.action_keys)
-        return np.asarray(image)
+def with_overlay(
+    shot: Shot, timeline: InputTimeline | None = None, columns: FilmData | None = None
+) -> npt.NDArray[np.uint8]:
+    """Return a copy of a picture with the time, and with speed, inputs and Q values if they are known."""
+    image = Image.fromarray(shot.frame)  # its "red" is blue
+    scale = min(image.width / _BASE_PX[0], image.height / _BASE_PX[1])
+    canvas = _Canvas(image, ImageDraw.Draw(image), scale)
+    inputs_px = max(2, canvas.px(_INPUTS_HEIGHT))
+    margin_px = canvas.px(_MARGIN)
+    top_px = image.height - margin_px - inputs_px
+    _draw_time(canvas, shot.time_ms)
+    if shot.speed_m_s is not None or shot.gear is not None:
+        width_px = round(inputs_px * WIDTH_PER_HEIGHT)
+        _draw_speed(canvas, (image.width - margin_px - width_px, top_px, width_px, inputs_px), shot)
+    if timeline is not None:
+        held = timeline.at(shot.time_ms)
+        canvas.paste(input_picture(held, timeline.is_analog, inputs_px), margin_px, top_px)
+    if columns is not None and columns.q_values is not None and len(columns.q_values):
+        index = min(shot.time_ms // columns.ms_per_action, len(columns.q_values) - 1)
+        _draw_values(canvas, columns.q_values[index], columns.action_keys)
+    return np.asarray(image)
 
 
 class _Canvas(NamedTuple):
@@ -200,10 +195,14 @@ class Shot(NamedTuple):
     gear: int | None
 
 
+Overlay = Callable[[Shot], npt.NDArray[np.uint8]]
+"""Returns a copy of a picture with an overlay."""
+
+
 class RaceVideo(VideoFile):
     """Race video; without an overlay, the bare picture."""
 
-    def __init__(self, path: Path, frames_per_s: float, overlay: RaceOverlay | None, n_threads: int = 0) -> None:
+    def __init__(self, path: Path, frames_per_s: float, overlay: Overlay | None, n_threads: int = 0) -> None:
         super().__init__(path, frames_per_s, n_threads=n_threads)
         self._overlay = overlay
         self._last: Shot | None = None
@@ -211,7 +210,7 @@ class RaceVideo(VideoFile):
     def show(self, shot: Shot) -> npt.NDArray[np.uint8]:
         """Add a picture; return it with the overlay. A `UserError` if the file cannot be written."""
         self._last = shot._replace(frame=shot.frame.copy())
-        picture = self._last.frame if self._overlay is None else self._overlay.drawn(self._last)
+        picture = self._last.frame if self._overlay is None else self._overlay(self._last)
         self.write(picture)
         return picture
 
@@ -242,7 +241,8 @@ def film_script(
         UserError: if the map or the script cannot be used, or the video cannot be written.
         GameError: if the game is gone, does not answer, or answers wrongly.
     """
-    overlay = RaceOverlay(InputTimeline(read_input_script(script)), columns) if has_overlay else None
+    timeline = InputTimeline(read_input_script(script))
+    overlay = functools.partial(with_overlay, timeline=timeline, columns=columns) if has_overlay else None
     with RaceVideo(video, frames_per_s, overlay) as film:
         moment: tuple[int, float, int] = (0, 0.0, 0)
 
@@ -301,7 +301,7 @@ def film_frames(columns: FilmData) -> Iterator[Shot]:
         )
 
 
-def write_films(file: Path, shots: Iterator[Shot], ms_per_shot: int, overlay: RaceOverlay, race_time_ms: int) -> None:
+def write_films(file: Path, shots: Iterator[Shot], ms_per_shot: int, overlay: Overlay, race_time_ms: int) -> None:
     """Write a film of shots, `ms_per_shot` apart, as .mp4 and as .gif. `race_time_ms` is shown at the end.
 
     Raises:
@@ -346,7 +346,8 @@ def film_evaluation(file: Path, track: str | None, inputs: str, columns: FilmDat
     process = psutil.Process()
     process.nice(psutil.BELOW_NORMAL_PRIORITY_CLASS if sys.platform == "win32" else NICENESS)
     events = parse_input_script(inputs)
-    overlay = RaceOverlay(InputTimeline(events) if inputs else None, columns)
+    timeline = InputTimeline(events) if inputs else None
+    overlay = functools.partial(with_overlay, timeline=timeline, columns=columns)
     if track is not None:
         write_films(file, film_inputs(track_of(track), events, race_time_ms), FRAME_MS, overlay, race_time_ms)
     else:

@@ -109,7 +109,8 @@ class RunCurves:
         races: dict[str, list[Point]] = {}
         figures: dict[str, list[Point]] = {}
         if self._file.is_file():
-            step = max(1, newest_race(self._file).id // MOST_RACES)
+            newest_id, _ = newest_race(self._file)
+            step = max(1, newest_id // MOST_RACES)
             races = _race_curves(
                 query(self._file, f"{_RACES} IN ({_SAMPLE}) ORDER BY id", {"most": MOST_RACES, "step": step})
             )
@@ -128,16 +129,16 @@ class RunCurves:
         """
         if not self._file.is_file():  # before the run begins
             return {}
-        newest = newest_race(self._file)
+        newest_id, session = newest_race(self._file)
         last_race = self._last_race
         last_figure = self._last_figure
-        self._last_race = newest.id
+        self._last_race = newest_id
         self._last_figure, _ = self._newest_figure()
-        if newest.session != self._session or not last_race <= newest.id <= last_race + MOST_RACES:
-            self._session = newest.session
+        if session != self._session or not last_race <= newest_id <= last_race + MOST_RACES:
+            self._session = session
             return self.all()
         news: Topics = {}
-        if newest.id > last_race:
+        if newest_id > last_race:
             new_races = query(self._file, f"{_RACES} > :after ORDER BY id", {"after": last_race})
             news["races"] = {"reset": False, "curves": _race_curves(new_races)}
         new_figures: defaultdict[str, list[Point]] = defaultdict(list)

@@ -94,7 +94,8 @@ def _last_written_s(folder: Path) -> float:
 
 
 def _check_races(run: RunFolder, folder: Path) -> None:
-    if newest_race(run.run_log).id == 0 and not _is_locked(run):
+    newest_id, _ = newest_race(run.run_log)
+    if newest_id == 0 and not _is_locked(run):
         raise UserError(f"{folder} has no race yet and is not being trained: {command_line_of('train')} resumes it")
 
 

@@ -282,7 +282,8 @@ def _has_lost_its_checkpoints(folder: RunFolder) -> bool:
     leads_nowhere = folder.checkpoints.is_symlink() and not folder.checkpoints.exists()
     status = read_status(folder.run_log)
     has_saved = status is not None and status.saved_at_s is not None
-    return newest_race(folder.run_log).id > 0 and (leads_nowhere or has_saved)
+    newest_id, _ = newest_race(folder.run_log)
+    return newest_id > 0 and (leads_nowhere or has_saved)
 
 
 class KeepRecords(Hook):
