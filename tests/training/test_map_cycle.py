@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from trackmania_rl.channels.run_state import SharedRunState
-from trackmania_rl.race.race import CollectorProgress, RacePosition
+from trackmania_rl.race.race import CollectorProgress, CyclePosition
 from trackmania_rl.runs.snapshot import LiveSettings, write_snapshot
 from trackmania_rl.settings import MapEntry, load_settings
 from trackmania_rl.simulator.tracks.track_generator import TrackRecipe
@@ -81,7 +81,7 @@ def test_the_cycle_continues_from_a_place_and_may_leave_entries_out(three_maps, 
 
 def test_progress_takes_races_in_any_order_and_is_checked_when_it_is_read():
     races = [
-        RacePosition(number=n, place=n % 3, generator="g", generator_number=n, streams={"s": str(n)}) for n in range(4)
+        CyclePosition(number=n, place=n % 3, generator="g", generator_number=n, streams={"s": str(n)}) for n in range(4)
     ]
     progress = CollectorProgress()
     for race in (races[1], races[0], races[3], races[2]):

@@ -16,7 +16,7 @@ from trackmania_rl.agents.builder import IQN
 from trackmania_rl.drivers.driver_file import DriverFile, DriverTrack, read_driver, write_driver
 from trackmania_rl.errors import UserError
 from trackmania_rl.multiprocess.run_setup import new_run_folder
-from trackmania_rl.race.race import CollectorProgress, RacePosition
+from trackmania_rl.race.race import CollectorProgress, CyclePosition
 from trackmania_rl.race.spaces import race_spaces
 from trackmania_rl.run import _logging_to
 from trackmania_rl.runs.folder import RunFolder
@@ -158,11 +158,11 @@ def test_a_new_run_has_checkpoints_soon_after_its_first_finish(begin_run, make_r
 def test_a_run_that_was_killed_counts_no_race_twice_and_keeps_its_records(begin_run, make_race):
     run = begin_run()
     for n_actions in (100, 90):
-        _take(run, make_race(n_actions, True, position=RacePosition(number=n_actions, place=3)))
+        _take(run, make_race(n_actions, True, position=CyclePosition(number=n_actions, place=3)))
     assert run.hook(SaveCheckpoints).try_to_save()
     known = list(iterate_races(run.context.folder.run_log))
     for n_actions in (60, 80):
-        _take(run, make_race(n_actions, True, position=RacePosition(number=200 + n_actions, place=4)))
+        _take(run, make_race(n_actions, True, position=CyclePosition(number=200 + n_actions, place=4)))
     run.close_files()  # as if it was killed
     best_runs = run.context.folder.best_runs
 

@@ -2,7 +2,7 @@
 
 Games make it, a collector completes it, channels carry it, the learner rewards it, and the replay memory, hooks, films,
 plots and data sets read it. It may reach the learner in parts (`Fragment`), each with the place in the collector's map
-cycle (`RacePosition`). Checkpoints hold each collector's newest place (`CollectorProgress`), from which a new
+cycle (`CyclePosition`). Checkpoints hold each collector's newest place (`CollectorProgress`), from which a new
 collector process continues.
 """
 
@@ -40,8 +40,8 @@ RACE_KINDS: Final = {"explored": "exploration", "evaluated": "evaluation"}
 """Displayed names for the two race kinds, by the kinds in figure names."""
 
 
-class RacePosition(BaseModel):
-    """A race's place in the collector's sequence."""
+class CyclePosition(BaseModel):
+    """A race's place in the collector's map cycle."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -102,7 +102,7 @@ class RaceFacts(BaseModel):
     is_generated: bool = False
     is_demonstration: bool = False
     collector: Count = 0
-    position: RacePosition | None = None
+    position: CyclePosition | None = None
     sequence: Count = 0
     fragment: Fragment | None = None
     n_actions: Row = 0
@@ -292,7 +292,7 @@ class CollectorProgress:
     of_generators: Mapping[str, int] = field(default_factory=dict)
     streams: Mapping[str, str] = field(default_factory=dict)
 
-    def after(self, race: RacePosition) -> CollectorProgress:
+    def after(self, race: CyclePosition) -> CollectorProgress:
         """Return the progress after a race; races from several games may arrive out of order."""
         is_newest = race.number >= self.n_races
         of_generators = dict(self.of_generators)

@@ -19,7 +19,7 @@ from trackmania_rl.agents.inference import Actor, Exploration
 from trackmania_rl.channels.rollouts import RolloutSink
 from trackmania_rl.channels.run_state import NO_WEIGHTS, RunState, WeightsKind
 from trackmania_rl.games.protocol import GameIds, Games, Listener, Received
-from trackmania_rl.race.race import CollectorProgress, Fragment, Race, RacePosition, stream_state
+from trackmania_rl.race.race import CollectorProgress, CyclePosition, Fragment, Race, stream_state
 from trackmania_rl.settings import MapEntry, Settings, shifts_of
 from trackmania_rl.track.generated_maps import GeneratedMaps, generator_key
 
@@ -82,7 +82,7 @@ class CycleEntry(NamedTuple):
 
     entry: MapEntry
     is_generated: bool
-    position: RacePosition
+    position: CyclePosition
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,12 +120,12 @@ def map_cycle(
             first = next((place for place in range(first, len(entries)) if entries[place][0] != of_this_one), 0)
         n_entries_left_out = 0
         for place in range(first, len(entries)):
-            yield _race_of_entry(entries[place][1], RacePosition(number=number, place=place), generated_maps)
+            yield _race_of_entry(entries[place][1], CyclePosition(number=number, place=place), generated_maps)
             number += 1
         first = 0
 
 
-def _race_of_entry(entry: MapEntry, position: RacePosition, generated_maps: GeneratedMaps | None) -> CycleEntry:
+def _race_of_entry(entry: MapEntry, position: CyclePosition, generated_maps: GeneratedMaps | None) -> CycleEntry:
     if entry.generator is None:
         return CycleEntry(entry, False, position)
     if generated_maps is None:

@@ -21,7 +21,7 @@ FURTHEST_BEHIND_S: Final = 1.0
 """A game further behind the clock (standby) does not catch up."""
 
 
-class RaceInterface(RealTimeGymInterface):  # type: ignore[misc]  # rtgym has no types
+class RealTimeInterface(RealTimeGymInterface):  # type: ignore[misc]  # rtgym has no types
     """Race that a thread steps with the newest action.
 
     A game in this process is stepped by the clock. A game behind a socket has its own clock, `running_speed`.
@@ -168,7 +168,7 @@ class RealTimeRaceEnv(RealTimeEnv):  # type: ignore[misc]  # rtgym has no types
         super().__init__(
             DEFAULT_CONFIG_DICT
             | {
-                "interface": RaceInterface,
+                "interface": RealTimeInterface,
                 "interface_args": (env,),
                 "time_step_duration": duration_s,
                 "start_obs_capture": duration_s if start_obs_capture is None else start_obs_capture,
