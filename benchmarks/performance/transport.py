@@ -9,11 +9,14 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
+from gymnasium.spaces import Discrete
+
 from benchmarks.performance.measuring import Figure, Machine, Options, Timing
 from benchmarks.performance.replay import Replays, replay_settings
 from benchmarks.performance.senders import N_ACTIONS, N_FLOATS, send_through_queue, send_through_slots
-from trackmania_rl.channels.rollouts import RolloutBounds, Rollouts, make_stop_flag
+from trackmania_rl.channels.rollouts import Rollouts, make_stop_flag
 from trackmania_rl.processes import PipeEnd
+from trackmania_rl.race.spaces import Spaces
 
 PART = "transport"
 SURELY_ANNOUNCED_S = 0.15
@@ -77,8 +80,9 @@ def through_slots(options: Options, replays: Replays) -> Iterator[Way]:
     """Start a sender of this project's way: frames are in shared memory from the start, a header follows."""
     height_px, width_px = options.image_size_px
     context = multiprocessing.get_context("spawn")
-    bounds = RolloutBounds(options.n_frames + 2, height_px, width_px, N_FLOATS, N_ACTIONS)
-    source = Rollouts(bounds, slots_per_collector=2, stop=make_stop_flag())
+    floats = (0.0,) * N_FLOATS
+    spaces = Spaces(floats, floats, Discrete(N_ACTIONS), (1, height_px, width_px))
+    source = Rollouts(options.n_frames + 2, spaces, slots_per_collector=2, stop=make_stop_flag())
     here, there = context.Pipe()
     child = context.Process(
         target=send_through_slots, args=(there, source.open_collector(0), options.n_frames), daemon=True

@@ -8,17 +8,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from gymnasium.spaces import Discrete
 from torch import nn
 
 from trackmania_rl.channels import rollouts
-from trackmania_rl.channels.rollouts import RolloutBounds, Rollouts
+from trackmania_rl.channels.rollouts import Rollouts
 from trackmania_rl.channels.run_state import WEIGHTS_KINDS, Channels, SharedRunState
+from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.settings import load_settings
 
 SPAWN = multiprocessing.get_context("spawn")
 CHILDREN = multiprocessing.get_context("spawn" if sys.platform == "win32" else "forkserver")
 """Starts processes of the tests. They get the same pickles as spawned ones, and import numpy once for all."""
-BOUNDS = RolloutBounds(max_actions=20, image_height_px=6, image_width_px=8, n_floats=5, n_values=3)
+MAX_ACTIONS = 20
+SPACES = Spaces((0.0,) * 5, (1.0,) * 5, Discrete(3), (1, 6, 8))
 
 
 def network_of(value):
@@ -103,7 +106,7 @@ def open_channels(settings):
     def open_them(slots_per_collector=2, games_per_collector=1):
         networks = {kind: network_of(0.5) for kind in WEIGHTS_KINDS}
         run_state = SharedRunState(settings, networks)
-        of_run = Rollouts(BOUNDS, slots_per_collector, games_per_collector, stop=run_state.stop_flag)
+        of_run = Rollouts(MAX_ACTIONS, SPACES, slots_per_collector, games_per_collector, stop=run_state.stop_flag)
         opened.append(Channels(of_run, run_state))
         return opened[-1]
 

@@ -11,7 +11,7 @@ from trackmania_rl.channels.run_state import NO_WEIGHTS, WEIGHTS_KINDS
 from trackmania_rl.settings import settings_from_flat
 
 from ..keep_games_command import wait_until
-from .conftest import BOUNDS, acquired, assert_is_race, got, network_of, view_of
+from .conftest import MAX_ACTIONS, acquired, assert_is_race, got, network_of, view_of
 
 
 def test_races_arrive_whole_in_order_and_every_collector_has_its_turn(open_channels, children):
@@ -20,7 +20,7 @@ def test_races_arrive_whole_in_order_and_every_collector_has_its_turn(open_chann
     for collector, sink in {collector: source.open_collector(collector) for collector in seeds}.items():
         for seed in seeds[collector]:
             frames = acquired(sink)
-            assert frames.shape == BOUNDS.frames_shape
+            assert frames.shape == (MAX_ACTIONS, 1, 6, 8)
             sink.put(0, children.make_race(seed, 7 + collector, frames if seed % 2 else None))
     order = []
     for _ in range(5):

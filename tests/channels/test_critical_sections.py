@@ -8,7 +8,7 @@ import pytest
 
 from trackmania_rl.channels.rollouts import Rollouts, make_stop_flag
 
-from .conftest import BOUNDS, acquired, assert_is_race, got
+from .conftest import MAX_ACTIONS, SPACES, acquired, assert_is_race, got
 from .rollout_children import PLACES
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there are no such signals")
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there are no su
 
 @pytest.mark.parametrize("place", PLACES)
 def test_no_process_waits_for_one_that_is_stopped_or_killed_there(children, start, place):
-    source = Rollouts(BOUNDS, slots_per_collector=2, stop=make_stop_flag())
+    source = Rollouts(MAX_ACTIONS, SPACES, slots_per_collector=2, stop=make_stop_flag())
     sink = source.open_collector(0)
     stopped = start(children.stop_within, sink, place, 1)
     if "turn" in place:

@@ -18,14 +18,14 @@ from trackmania_rl.channels.run_state import NO_WEIGHTS, SharedRunState, open_ch
 from trackmania_rl.race.spaces import race_spaces
 from trackmania_rl.settings import settings_from_flat
 
-from .conftest import BOUNDS, SPAWN, acquired, assert_is_race, got, network_of
+from .conftest import MAX_ACTIONS, SPACES, SPAWN, acquired, assert_is_race, got, network_of
 
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere segments are no files")
 
 
 @pytest.fixture
 def source():
-    source = Rollouts(BOUNDS, slots_per_collector=2, stop=make_stop_flag())
+    source = Rollouts(MAX_ACTIONS, SPACES, slots_per_collector=2, stop=make_stop_flag())
     yield source
     source.close()
 
@@ -66,8 +66,8 @@ def test_a_race_beyond_the_bound_is_refused_by_name(children, source):
 
 @on_linux
 def test_too_little_shared_memory_is_refused_with_a_remedy(monkeypatch):
-    monkeypatch.setattr(rollouts, "available_shared_memory_bytes", lambda: 3 * BOUNDS.slot_bytes)
-    source = Rollouts(BOUNDS, slots_per_collector=2, stop=make_stop_flag())
+    monkeypatch.setattr(rollouts, "available_shared_memory_bytes", lambda: 3 * rollouts.slot_bytes(MAX_ACTIONS, SPACES))
+    source = Rollouts(MAX_ACTIONS, SPACES, slots_per_collector=2, stop=make_stop_flag())
     source.open_collector(0)
     source.open_collector(0)  # replacing needs no more
     with pytest.raises(ChannelError, match=r"games_per_collector.*--shm-size=1g\)$"):

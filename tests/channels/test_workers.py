@@ -21,7 +21,6 @@ import numpy as np
 import pytest
 import torch
 import zstandard
-from gymnasium.spaces import Discrete
 
 from trackmania_rl.agents.weights import packed
 from trackmania_rl.channels import over_grpc, remote
@@ -29,7 +28,7 @@ from trackmania_rl.channels import workers_pb2 as pb
 from trackmania_rl.channels.heartbeat import Heartbeat
 from trackmania_rl.channels.over_grpc import MessageError, WorkerAccess, decode_race, digest_of, encode_race
 from trackmania_rl.channels.remote import LearnerAddress, RemoteLearner, WorkerSide
-from trackmania_rl.channels.rollouts import RolloutBounds, Rollouts, make_stop_flag
+from trackmania_rl.channels.rollouts import Rollouts, frames_shape, make_stop_flag, slot_bytes
 from trackmania_rl.channels.run_state import (
     NO_WEIGHTS,
     WEIGHTS_KINDS,
@@ -43,18 +42,16 @@ from trackmania_rl.multiprocess import serving
 from trackmania_rl.multiprocess.serving import ServeWorkers
 from trackmania_rl.multiprocess.worker import WorkerConfig, check_learner
 from trackmania_rl.paths import SHIPPED_FOLDER, program_version
-from trackmania_rl.race.race import CollectorProgress, Fragment, Race, RaceFacts, RacePosition
-from trackmania_rl.race.spaces import Spaces
+from trackmania_rl.race.race import CollectorProgress, CyclePosition, Fragment, Race, RaceFacts
 from trackmania_rl.settings import UserSettings, settings_from_flat
 
 from ..keep_games_command import wait_until
 from ..lacking import lacks
-from .conftest import acquired, got, network_of
+from .conftest import SPACES, acquired, got, network_of
 
 if sys.platform != "win32":
     import resource
 
-SPACES = Spaces((0.0,) * 5, (1.0,) * 5, Discrete(3), (1, 6, 8))
 TOKEN_TEXT = "correct-horse"
 FACTS = {"observation": "a", "actions": "a", "network": "a", "map valley.toml": "b"}
 ON_LOOPBACK = WorkerAccess("127.0.0.1", 0, TOKEN_TEXT)
@@ -88,7 +85,7 @@ def a_race(seed, n_actions=9, **facts):
         "meters": 0.1 + 0.2,
         "first_value": float("-inf"),
         "furthest_zone_idx": 7,
-        "position": RacePosition(number=5, place=1, generator="a", generator_number=2),
+        "position": CyclePosition(number=5, place=1, generator="a", generator_number=2),
         "inputs": "0.00 press up\n",
         "cutoff_reason": None,
         "checkpoint_times_ms": (),
@@ -101,13 +98,9 @@ def message_of(seed, sequence, compress=unchanged, **stats):
     return encode_race(a_race(seed, **stats), sequence, compress)
 
 
-def bounds_of(settings):
-    return RolloutBounds.of_game(settings.game, SPACES)
-
-
 @pytest.mark.parametrize("stats", [{}, {"fragment": Fragment(False, 3, 2, 1, 0, 5)}], ids=["race", "fragment"])
 def test_a_race_arrives_bit_for_bit(settings, stats):
-    received = decode_race(message_of(1, 4, **stats), bounds_of(settings), SPACES, unchanged)
+    received = decode_race(message_of(1, 4, **stats), settings.game.most_states, SPACES, unchanged)
     expected = a_race(1, **stats)
     assert received.columns.keys() == expected.columns.keys()
     for name, column in expected.columns.items():
@@ -138,7 +131,7 @@ def test_the_learner_decompresses_races(settings):
 
 def test_an_error_of_the_decompressor_refuses_the_race(settings):
     with pytest.raises(MessageError, match="first_history"):
-        decode_race(message_of(1, 1), bounds_of(settings), SPACES, lambda columns: columns["first_history"])
+        decode_race(message_of(1, 1), settings.game.most_states, SPACES, lambda columns: columns["first_history"])
 
 
 COLUMNS_SPOILED = {
@@ -196,10 +189,10 @@ FORGED = {
 """Texts in the messages of a race, and others of the same length that are refused."""
 
 
-def refusal(data, bounds):
+def refusal(data, max_actions):
     """The error of a damaged race; some bits have no meaning, and the race is the same."""
     try:
-        results = decode_race(data, bounds, SPACES, unchanged).columns
+        results = decode_race(data, max_actions, SPACES, unchanged).columns
     except MessageError as error:
         return str(error)
     for name, value in a_race(1).columns.items():
@@ -208,7 +201,7 @@ def refusal(data, bounds):
 
 
 def test_damaged_and_foreign_messages_give_one_error(settings):
-    bounds, message, rng = bounds_of(settings), message_of(1, 1), random.Random(5)
+    max_actions, message, rng = settings.game.most_states, message_of(1, 1), random.Random(5)
     mutated = [message[: rng.randrange(len(message))] for _ in range(50)]
     for _ in range(150):
         data = bytearray(message)
@@ -218,16 +211,16 @@ def test_damaged_and_foreign_messages_give_one_error(settings):
     bomb.columns["frames"] = np.zeros(1 << 26, dtype=np.uint8)
     mutated += [b"", b"x" * 1000, message + b"x", message + message, encode_race(bomb, 1, unchanged)]
     for data in mutated:
-        text = refusal(data, bounds)
+        text = refusal(data, max_actions)
         assert "\n" not in text
         assert len(text) < 400
     for race in spoiled():
-        assert refusal(encode_race(race, 1, unchanged), bounds), race
+        assert refusal(encode_race(race, 1, unchanged), max_actions), race
     content = zstandard.ZstdDecompressor().decompress(message)
     for old, new in FORGED.items():
         forged = content.replace(old, new)
         assert forged != content
-        assert refusal(zstandard.ZstdCompressor(write_checksum=True).compress(forged), bounds)
+        assert refusal(zstandard.ZstdCompressor(write_checksum=True).compress(forged), max_actions)
 
 
 def test_columns_without_numbers_are_not_sent():
@@ -242,7 +235,7 @@ class Learner:
 
     def __init__(self, settings, access=ON_LOOPBACK, state=None):
         self.run_state = SharedRunState(settings, {kind: network_of(0.5) for kind in WEIGHTS_KINDS})
-        self.rollouts = Rollouts(bounds_of(settings), 2, stop=self.run_state.stop_flag)
+        self.rollouts = Rollouts(settings.game.most_states, SPACES, 2, stop=self.run_state.stop_flag)
         self.channels = Channels(self.rollouts, self.run_state)
         self.server = ServeWorkers(access, network_of(0.0))
         self.server.run = SimpleNamespace(
@@ -300,7 +293,7 @@ class Player:
             settings=settings,
             facts=FACTS,
             maps_folder=SHIPPED_FOLDER / "maps",
-            bounds=bounds_of(settings),
+            frames_shape=frames_shape(settings.game.most_states, SPACES),
             weights_bytes=packed(network_of(0.0)).numel(),
         )
         self.stop, server = make_stop_flag(), LearnerAddress(address, token, certificate)
@@ -457,7 +450,7 @@ def test_hostile_clients_are_refused_in_one_line_and_others_play_on(learner, con
         data = bytearray(upload)
         data[position] ^= 1 << bit
         assert call(run, "Play", hello, bytes(data))[0] == "INVALID_ARGUMENT", "a part of the message is lost"
-    large = bytes(serving.MOST_UPLOAD_BYTES + bounds_of(run.run_state.settings).slot_bytes + 100)
+    large = bytes(serving.MOST_UPLOAD_BYTES + slot_bytes(run.run_state.settings.game.most_states, SPACES) + 100)
     assert call(run, "Play", hello, pb.Upload(race=large))[0] == "RESOURCE_EXHAUSTED"
     monkeypatch.setattr(serving, "MOST_WORKERS", 1)
     assert call(run, "Play", hello_of("4" * 32))[0] == "FAILED_PRECONDITION"

@@ -1,7 +1,6 @@
 """A tiny configuration with distinct sizes (so that a swapped axis fails), and made-up races that fit it."""
 
 import time
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,7 +8,7 @@ import pytest
 from trackmania_rl.agents.builder import IQN, make_agent_builder
 from trackmania_rl.agents.inference import Inferer
 from trackmania_rl.agents.iqn import IQNAgent
-from trackmania_rl.channels.rollouts import RolloutBounds, Rollouts
+from trackmania_rl.channels.rollouts import Rollouts
 from trackmania_rl.channels.run_state import WEIGHTS_KINDS, Channels, SharedRunState
 from trackmania_rl.games.race_games import make_games_builder
 from trackmania_rl.race.observation import ObservationLayout
@@ -182,8 +181,8 @@ class FedRollouts(Rollouts):
 def open_channels_here(settings, kind=FedRollouts):
     """The channels of a run within this process, with room for three races of up to 1000 actions."""
     run_state = SharedRunState(settings, first_weights(settings))
-    bounds = RolloutBounds.of_game(settings.game, make_games_builder(settings).spaces)
-    rollouts = kind(replace(bounds, max_actions=1000), slots_per_collector=3, stop=run_state.stop_flag)
+    spaces = make_games_builder(settings).spaces
+    rollouts = kind(1000, spaces, slots_per_collector=3, stop=run_state.stop_flag)
     return Channels(rollouts, run_state)
 
 

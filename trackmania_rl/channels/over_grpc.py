@@ -21,7 +21,7 @@ from pydantic import ValidationError
 from typing_extensions import override
 
 from trackmania_rl.channels import workers_pb2 as pb
-from trackmania_rl.channels.rollouts import RolloutBounds
+from trackmania_rl.channels.rollouts import slot_bytes
 from trackmania_rl.cli import TOKEN_VARIABLE, is_loopback
 from trackmania_rl.errors import UserError, one_line
 from trackmania_rl.files import check_name, parse_json, read_bounded, without_whole_paths
@@ -126,20 +126,21 @@ def encode_race(race: Race, sequence: int, compress: Callable[[Arrays], Arrays])
     return compressor.compress(message.SerializeToString())
 
 
-def decode_race(data: bytes, bounds: RolloutBounds, spaces: Spaces, decompress: Callable[[Arrays], Arrays]) -> Race:
+def decode_race(data: bytes, max_actions: int, spaces: Spaces, decompress: Callable[[Arrays], Arrays]) -> Race:
     """Decode a race; `decompress` maps the columns that were sent to those of the race.
 
     Raises:
-        MessageError: if it is damaged, larger than `bounds`, or its facts or columns do not fit the run.
+        MessageError: if it is damaged, longer than `max_actions`, or its facts or columns do not fit the run.
     """
     try:
-        if not 0 <= zstandard.frame_content_size(data) <= bounds.slot_bytes:
-            raise ValueError(f"its content is not of 0 to {bounds.slot_bytes:,} bytes")
+        most_bytes = slot_bytes(max_actions, spaces)
+        if not 0 <= zstandard.frame_content_size(data) <= most_bytes:
+            raise ValueError(f"its content is not of 0 to {most_bytes:,} bytes")
         content = zstandard.ZstdDecompressor().decompress(data, allow_extra_data=False)
         message = parse(pb.Race, content)
         facts = RaceFacts.model_validate(parse_json(message.facts, allow_infinity=True))
         race = Race(decompress({column.name: _array_of(column) for column in message.columns}), facts)
-        _require_sound_columns(race, bounds, spaces)
+        _require_sound_columns(race, max_actions, spaces)
         _require_sound_facts(facts)
     except ValidationError as error:
         first = error.errors()[0]
@@ -162,22 +163,22 @@ def _array_of(column: pb.Column) -> npt.NDArray[Any]:
     return array.astype(column.dtype, copy=False)
 
 
-def _require_sound_columns(race: Race, bounds: RolloutBounds, spaces: Spaces) -> None:
+def _require_sound_columns(race: Race, max_actions: int, spaces: Spaces) -> None:
     """Raise `ValueError` if a column of a worker's race is missing, of another form, or not finite."""
     columns, n_actions = race.columns, len(race.columns.get("actions", ()))
     if missing := NEEDED_COLUMNS - columns.keys():
         raise ValueError(f"it has no {min(missing)}")
     if columns.keys().isdisjoint(PROGRESS):
         raise ValueError("it has neither meters nor rewards")
-    if not 0 < n_actions == race.facts.n_actions <= bounds.max_actions:
+    if not 0 < n_actions == race.facts.n_actions <= max_actions:
         raise ValueError(f"it has {n_actions} actions")
     n_states = n_actions + 1
     forms: dict[str, tuple[tuple[int, ...], npt.DTypeLike]] = {
         "frames": ((n_states, 1, *spaces.image_size_px), np.uint8),
-        "state_float": ((n_states, bounds.n_floats), np.float32),
+        "state_float": ((n_states, spaces.n_row_floats), np.float32),
         "actions": ((n_actions, *spaces.action_shape), spaces.action_dtype),
         "action_was_greedy": ((n_actions,), np.bool_),
-        "q_values": ((n_actions, bounds.n_values), np.float32),
+        "q_values": ((n_actions, spaces.n_values), np.float32),
         "action_log_prob": ((n_actions,), np.float32),
         "input_w": ((n_actions,), np.bool_),
         "car_gear_and_wheels": ((n_states, len(CAR_COLUMNS)), np.float32),

@@ -32,7 +32,6 @@ from trackmania_rl.channels.rollouts import (
     ROLLOUT_SLOTS_PER_COLLECTOR,
     WAIT_FOREVER_S,
     WAKE_EVERY_S,
-    RolloutBounds,
     RolloutSink,
 )
 from trackmania_rl.channels.run_state import NO_WEIGHTS, WEIGHTS_KINDS, LearnerFaultError, RunState, WeightsKind
@@ -158,7 +157,7 @@ class WorkerSide:
         settings_of: reads the learner's settings, JSON, as those of this machine.
         settings: the first ones.
         facts: see `over_grpc.fingerprint`, besides those of maps.
-        bounds: size of the largest race.
+        frames_shape: of the longest race.
         weights_bytes: size of a network's weights.
     """
 
@@ -166,7 +165,7 @@ class WorkerSide:
     settings: Settings
     facts: Mapping[str, str]
     maps_folder: Path
-    bounds: RolloutBounds
+    frames_shape: tuple[int, int, int, int]
     weights_bytes: int
 
     def require_playable(self, description: pb.Description) -> Settings:
@@ -288,7 +287,7 @@ class RemoteLearner(RolloutSink, RunState):
         with self._changed:
             if not self._changed.wait_for(self._has_room, timeout_s):
                 return None
-        return np.empty(self._machine.bounds.frames_shape, dtype=np.uint8)
+        return np.empty(self._machine.frames_shape, dtype=np.uint8)
 
     def _has_room(self) -> bool:
         """Return whether the collector may hold one more race."""

@@ -32,6 +32,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+import math
 import multiprocessing
 import pickle
 import shutil
@@ -55,7 +56,6 @@ from trackmania_rl.errors import UserError
 from trackmania_rl.processes import PipeEnd
 from trackmania_rl.race.race import Race, RaceFacts
 from trackmania_rl.race.spaces import Spaces
-from trackmania_rl.settings import GameSettings
 
 Got = TypeVar("Got")
 
@@ -86,49 +86,27 @@ def make_stop_flag() -> Any:
     return SPAWN.RawValue(ctypes.c_bool, False)
 
 
-@dataclass(frozen=True)
-class RolloutBounds:
-    """Size of the largest rollout."""
+def frames_shape(max_actions: int, spaces: Spaces) -> tuple[int, int, int, int]:
+    """Return the shape of the frames of the longest race."""
+    return (max_actions, 1, *spaces.image_size_px)
 
-    max_actions: int  # decisions in the longest race
-    image_height_px: int  # 0 without images
-    image_width_px: int  # 0 without images
-    n_floats: int  # floats that one state has of its own
-    n_values: int  # entries of one Q-value vector
 
-    @classmethod
-    def of_game(cls, game: GameSettings, spaces: Spaces) -> RolloutBounds:
-        """Derive the bounds from the longest race that is not cut off."""
-        return cls(
-            max_actions=game.most_states,
-            image_height_px=spaces.image_size_px[0],
-            image_width_px=spaces.image_size_px[1],
-            n_floats=spaces.n_row_floats,
-            n_values=spaces.n_values,
-        )
+def slot_bytes(max_actions: int, spaces: Spaces) -> int:
+    """Return the size of a slot for the longest race: its frames (uint8) come first.
 
-    @property
-    def frames_shape(self) -> tuple[int, int, int, int]:
-        """Shape of the frames of the longest race."""
-        return (self.max_actions, 1, self.image_height_px, self.image_width_px)
-
-    @property
-    def frames_bytes(self) -> int:
-        """Size of these frames (uint8), aligned."""
-        return _aligned(self.max_actions * self.image_height_px * self.image_width_px)
-
-    @property
-    def slot_bytes(self) -> int:
-        """Size of one slot. The system provides pages at the first write, so unused length costs nothing."""
-        bytes_per_action = 4 * (self.n_floats + self.n_values) + OTHER_BYTES_PER_ACTION
-        return self.frames_bytes + _aligned((self.max_actions + 1) * bytes_per_action) + OTHER_BYTES_PER_RACE
+    The system provides pages at the first write, so unused length costs nothing.
+    """
+    bytes_per_action = 4 * (spaces.n_row_floats + spaces.n_values) + OTHER_BYTES_PER_ACTION
+    frames_bytes = _aligned(math.prod(frames_shape(max_actions, spaces)))
+    return frames_bytes + _aligned((max_actions + 1) * bytes_per_action) + OTHER_BYTES_PER_RACE
 
 
 @dataclass(frozen=True)
 class _Link:
     """Memory and pipes of one collector and the learner; picklable while a process is being spawned."""
 
-    bounds: RolloutBounds
+    frames_shape: tuple[int, int, int, int]  # of the longest race
+    slot_bytes: int
     n_games: int
     memory: BufferWrapper  # all slots
     headers: PipeEnd  # of (slot, places of buffers): the learner's end
@@ -143,8 +121,8 @@ class _Link:
 
     def slot(self, number: int) -> memoryview:
         """Return the memory of a slot."""
-        begin = number * self.bounds.slot_bytes
-        return self.memory.create_memoryview()[begin : begin + self.bounds.slot_bytes]
+        begin = number * self.slot_bytes
+        return self.memory.create_memoryview()[begin : begin + self.slot_bytes]
 
     def release(self, slot: int) -> None:
         """Return a slot to the collector."""
@@ -285,7 +263,7 @@ class SharedRolloutSink(RolloutSink):
 
     @override
     def _frames(self, room: int) -> npt.NDArray[np.uint8]:
-        return np.ndarray(self._link.bounds.frames_shape, dtype=np.uint8, buffer=self._link.slot(room))
+        return np.ndarray(self._link.frames_shape, dtype=np.uint8, buffer=self._link.slot(room))
 
     @override
     def _send(self, game: int, race: Race) -> None:
@@ -300,7 +278,7 @@ class SharedRolloutSink(RolloutSink):
         views = [memoryview(pickled), *(buffer.raw() for buffer in buffers)]
         frames_at = np.asarray(slot).ctypes.data
         in_place = [view.nbytes > 0 and np.asarray(view).ctypes.data == frames_at for view in views]
-        next_offset = self._link.bounds.frames_bytes if any(in_place) else 0
+        next_offset = _aligned(math.prod(self._link.frames_shape)) if any(in_place) else 0
         places: list[tuple[int, int]] = []
         for view, is_in_place in zip(views, in_place, strict=True):
             places.append((0 if is_in_place else next_offset, view.nbytes))
@@ -308,7 +286,7 @@ class SharedRolloutSink(RolloutSink):
                 if next_offset + view.nbytes > len(slot):
                     raise ChannelError(
                         f"a rollout does not fit its shared-memory slot of {len(slot)} bytes, which is made for races "
-                        f"of at most {self._link.bounds.max_actions} actions. Was cutoff_race_longer_than_ms raised "
+                        f"of at most {self._link.frames_shape[0]} actions. Was cutoff_race_longer_than_ms raised "
                         "while the run was on? That takes effect at the next start"
                     )
                 slot[next_offset : next_offset + view.nbytes] = view
@@ -320,7 +298,8 @@ class Rollouts:
     """The learner's end: opens a sink for each collector and receives what collectors put.
 
     Args:
-        bounds: size of the largest rollout.
+        max_actions: decisions in the longest race.
+        spaces: of the run's games.
         slots_per_collector: races of a collector that may be under way or unreleased.
         games_per_collector: races that it drives at the same time; each beyond the first adds a slot.
         stop: see `make_stop_flag`.
@@ -330,10 +309,17 @@ class Rollouts:
     """
 
     def __init__(
-        self, bounds: RolloutBounds, slots_per_collector: int, games_per_collector: int = 1, *, stop: Any
+        self,
+        max_actions: int,
+        spaces: Spaces,
+        slots_per_collector: int,
+        games_per_collector: int = 1,
+        *,
+        stop: Any,
     ) -> None:
         self.waited_s = 0.0
-        self._bounds = bounds
+        self._frames_shape = frames_shape(max_actions, spaces)
+        self._slot_bytes = slot_bytes(max_actions, spaces)
         self._stop = stop
         self._games_per_collector = games_per_collector
         self._n_slots = slots_per_collector + games_per_collector - 1
@@ -357,9 +343,10 @@ class Rollouts:
         free, free_in = SPAWN.Pipe(duplex=False)
         turns, turns_in = SPAWN.Pipe(duplex=False)
         link = _Link(
-            bounds=self._bounds,
+            frames_shape=self._frames_shape,
+            slot_bytes=self._slot_bytes,
             n_games=self._games_per_collector,
-            memory=BufferWrapper(self._n_slots * self._bounds.slot_bytes),
+            memory=BufferWrapper(self._n_slots * self._slot_bytes),
             headers=headers,
             headers_in=headers_in,
             free=free,
@@ -448,11 +435,11 @@ class Rollouts:
         """Raise `ChannelError` without enough memory: a write beyond its end kills the collector (SIGBUS)."""
         if self._available_bytes is None:
             return
-        needed_bytes = (len(self._links) + 1) * self._n_slots * self._bounds.slot_bytes
+        needed_bytes = (len(self._links) + 1) * self._n_slots * self._slot_bytes
         if needed_bytes > self._available_bytes:
             raise ChannelError(
                 f"{SHARED_MEMORY_FOLDER} has {self._available_bytes >> 20} MB free; {len(self._links) + 1} collectors "
-                f"with {self._n_slots} rollouts of up to {self._bounds.slot_bytes / 2**20:.1f} MB need "
+                f"with {self._n_slots} rollouts of up to {self._slot_bytes / 2**20:.1f} MB need "
                 f"{(needed_bytes >> 20) + 1} MB. Lower cutoff_race_longer_than_ms, the image size, n_collectors "
                 "or games_per_collector, or give the machine more (docker run --shm-size=1g)"
             )

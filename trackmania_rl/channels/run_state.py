@@ -23,7 +23,6 @@ from trackmania_rl.channels.rollouts import (
     SHARED_MEMORY_FOLDER,
     SPAWN,
     ChannelError,
-    RolloutBounds,
     Rollouts,
     RolloutSink,
     make_stop_flag,
@@ -261,7 +260,8 @@ def open_channels(
         )
     run_state = SharedRunState(settings, uncompiled_shared_networks)
     rollouts = Rollouts(
-        RolloutBounds.of_game(settings.game, spaces),
+        settings.game.most_states,
+        spaces,
         ROLLOUT_SLOTS_PER_COLLECTOR,
         games_per_collector=1 if settings.game.is_in_process else settings.game.games_per_collector,
         stop=run_state.stop_flag,

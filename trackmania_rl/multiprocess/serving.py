@@ -11,7 +11,6 @@ import functools
 import hmac
 import json
 import logging
-import math
 import re
 import socket
 import sys
@@ -31,9 +30,9 @@ from trackmania_rl.agents.weights import packed
 from trackmania_rl.channels import over_grpc
 from trackmania_rl.channels import workers_pb2 as pb
 from trackmania_rl.channels.over_grpc import AMessage, MessageError, WorkerAccess
-from trackmania_rl.channels.rollouts import RolloutBounds
+from trackmania_rl.channels.rollouts import slot_bytes
 from trackmania_rl.channels.run_state import NO_WEIGHTS, WEIGHTS_KINDS, WeightsKind
-from trackmania_rl.errors import PassingError, UserError
+from trackmania_rl.errors import PassingError, UserError, is_logged
 from trackmania_rl.paths import program_version
 from trackmania_rl.race.race import CollectorProgress, Race
 from trackmania_rl.seeds import SeedTree
@@ -164,11 +163,12 @@ class ServeWorkers(Hook):
             UserError: if the address, the certificate or its key cannot be used.
         """
         raise_file_limit()
-        self._bounds = RolloutBounds.of_game(self.run.settings.game, self.run.spaces)
+        self._max_actions = self.run.settings.game.most_states
+        most_bytes = MOST_UPLOAD_BYTES + slot_bytes(self._max_actions, self.run.spaces)
         self._compressor = over_grpc.make_sample_compressor(self.run.settings)
         self._server = grpc.server(
             ThreadPoolExecutor(MOST_CALLS, thread_name_prefix="workers"),
-            options=(*OPTIONS, ("grpc.max_receive_message_length", MOST_UPLOAD_BYTES + self._bounds.slot_bytes)),
+            options=(*OPTIONS, ("grpc.max_receive_message_length", most_bytes)),
             maximum_concurrent_rpcs=MOST_CALLS,
             interceptors=[_Admission(self.access.token)],
         )
@@ -338,7 +338,9 @@ class ServeWorkers(Hook):
             for data in uploads:
                 try:
                     message = over_grpc.parse(pb.Upload, data).race
-                    race = over_grpc.decode_race(message, self._bounds, self.run.spaces, self._compressor.decompress)
+                    race = over_grpc.decode_race(
+                        message, self._max_actions, self.run.spaces, self._compressor.decompress
+                    )
                 except MessageError as error:
                     self._refuse(worker, context, str(error))
                     return
@@ -350,7 +352,7 @@ class ServeWorkers(Hook):
             worker.n_refused += 1
             if worker.call is context:
                 worker.refusal = why
-        if math.log10(worker.n_refused).is_integer():
+        if is_logged(worker.n_refused):
             log.warning("worker %d is refused: %s; so far %d times", worker.number, why, worker.n_refused)
 
     def _queue(self, worker: _Worker, context: grpc.ServicerContext, race: Race) -> None:

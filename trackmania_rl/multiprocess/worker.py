@@ -36,7 +36,7 @@ from trackmania_rl.channels.remote import (
     details_of,
     log_away,
 )
-from trackmania_rl.channels.rollouts import POLL_S, SPAWN, RolloutBounds, RolloutSink, make_stop_flag
+from trackmania_rl.channels.rollouts import POLL_S, SPAWN, RolloutSink, frames_shape, make_stop_flag
 from trackmania_rl.channels.run_state import RunState
 from trackmania_rl.doctor.findings import Check, Finding, ok, problem
 from trackmania_rl.drivers.loading import code_of_driver, names_in, require_known_code
@@ -189,7 +189,7 @@ class Worker:
             settings=settings,
             facts=over_grpc.fingerprint(settings, spaces, network, maps_folder),
             maps_folder=maps_folder,
-            bounds=RolloutBounds.of_game(settings.game, spaces),
+            frames_shape=frames_shape(settings.game.most_states, spaces),
             weights_bytes=packed(network).numel(),
         )
         machine.require_playable(description)
