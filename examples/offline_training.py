@@ -23,7 +23,7 @@ from trackmania_rl.run import train
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import load_settings
 from trackmania_rl.track.named_maps import map_entries
-from trackmania_rl.training.recording import policies_of_inputs, record_races
+from trackmania_rl.training.datasets import policies_of_inputs, record_races
 
 CONFIG = PROJECT_FOLDER / "config_files" / "config.py"
 

@@ -24,8 +24,14 @@ from rich.table import Table
 
 from trackmania_rl.gbx.challenge import STADIUM, Block, Challenge
 from trackmania_rl.gbx.reading import GbxError
-from trackmania_rl.gbx.replay import Ghost, GhostSamples, is_replay_file, read_replay
-from trackmania_rl.gbx.replay_inputs import ReplayInputsError, script_of_ghost
+from trackmania_rl.gbx.replay import (
+    Ghost,
+    GhostSamples,
+    ReplayInputsError,
+    is_replay_file,
+    read_replay,
+    script_of_ghost,
+)
 from trackmania_rl.protocol.input_script import Input
 from trackmania_rl.protocol.messages import TICK_MS
 from trackmania_rl.simulator.compiled import compiled

@@ -57,7 +57,7 @@ def test_the_users_folder_is_below_the_cache_folder_and_closed_to_others(tmp_pat
 
 
 CALLS_COMPILED = (
-    "import numpy as np; from trackmania_rl.race.zones import distance_m; "
+    "import numpy as np; from trackmania_rl.race.road import distance_m; "
     "print(distance_m(np.zeros(3), np.array([3.0, 0, 4])) == 5)"
 )
 

@@ -69,8 +69,8 @@ from trackmania_rl.training.building import (
     make_hooks,
     make_reward,
 )
+from trackmania_rl.training.datasets import open_datasets
 from trackmania_rl.training.demonstrations import Demonstration, load_demonstrations
-from trackmania_rl.training.hooks.datasets import open_datasets
 from trackmania_rl.training.hooks.hook import Hook, RunContext
 
 if TYPE_CHECKING:

@@ -136,7 +136,7 @@ def driven(
     from trackmania_rl.seeds import SeedTree
     from trackmania_rl.track.named_maps import map_entries
     from trackmania_rl.training.building import make_reward
-    from trackmania_rl.training.recording import policies_of_driver, policies_of_inputs, record_races
+    from trackmania_rl.training.datasets import policies_of_driver, policies_of_inputs, record_races
 
     maps_folder = PROJECT_FOLDER / settings.game.maps_folder
     entries = map_entries(settings, maps_folder, arguments.map, tracks_folder)
@@ -156,7 +156,7 @@ def export(arguments: argparse.Namespace, console: Console) -> None:
     from trackmania_rl.drivers.loading import load_run_settings
     from trackmania_rl.experience_replay.dataset_environments import environment_spec
     from trackmania_rl.experience_replay.minari_files import write_dataset
-    from trackmania_rl.training.recording import episodes_of_run
+    from trackmania_rl.training.datasets import episodes_of_run
 
     settings_of = {source: load_run_settings(source) for source in arguments.sources}
     settings = settings_of[arguments.sources[0]]

@@ -129,7 +129,7 @@ def random_actions(spaces: Spaces, rng: np.random.Generator, n_actions: int) -> 
 def of_memory(run_folder: Path) -> tuple[Settings, States, str]:
     """Return a run's settings, the states in its checkpoint, and a description."""
     from trackmania_rl.drivers.loading import load_run_settings
-    from trackmania_rl.training.recording import rows_of_run
+    from trackmania_rl.training.datasets import rows_of_run
 
     settings = load_run_settings(run_folder)
     if settings.game.games != RACES:

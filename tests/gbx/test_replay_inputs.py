@@ -6,11 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trackmania_rl.gbx.replay import ControlEvent, Ghost, Replay, read_replay
-from trackmania_rl.gbx.replay_inputs import (
+from trackmania_rl.gbx.replay import (
+    ControlEvent,
+    Ghost,
+    Replay,
     ReplayInputsError,
     ghost_events_of_script,
     ghost_of_driver,
+    read_replay,
     script_of_ghost,
 )
 from trackmania_rl.protocol.input_script import ANALOG_FULL, Input, InputEvent, parse_input_script, write_input_script

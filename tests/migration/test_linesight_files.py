@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from trackmania_rl.migration import timed_reading
+from trackmania_rl.migration import linesight_files
 from trackmania_rl.migration.linesight_files import (
     LinesightFileError,
     LinesightStatistics,
@@ -122,7 +122,7 @@ def torch_bomb(file):
     ],
 )
 def test_a_file_that_hangs_or_fills_the_memory_is_refused(name, write, reason, small_run, tool, capsys, monkeypatch):
-    monkeypatch.setattr(timed_reading, "READ_LIMIT_S", 1.0 if "longer" in reason else 60.0)
+    monkeypatch.setattr(linesight_files, "READ_LIMIT_S", 1.0 if "longer" in reason else 60.0)
     write(small_run.folder / name)
     assert tool("import_linesight", small_run.folder, "--output", small_run.folder.parent / "save" / "new") == 78
     assert re.search(f"error: .*{name} {reason}", capsys.readouterr().err)

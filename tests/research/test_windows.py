@@ -8,8 +8,7 @@ import pytest
 from research.windows import WITHIN_M, drive_ghost, ghosts_in
 from tests.track.conftest import make_challenge
 from trackmania_rl.gbx.challenge import Block
-from trackmania_rl.gbx.replay import Ghost, GhostSamples
-from trackmania_rl.gbx.replay_inputs import ghost_events_of_script
+from trackmania_rl.gbx.replay import Ghost, GhostSamples, ghost_events_of_script
 from trackmania_rl.protocol.input_script import Input, InputEvent
 from trackmania_rl.simulator.physics.vehicle import quaternion_from_rotation
 from trackmania_rl.simulator.race import SimulatedRace

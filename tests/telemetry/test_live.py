@@ -16,8 +16,7 @@ from trackmania_rl.race.spaces import race_spaces
 from trackmania_rl.settings import MapEntry, Settings, load_settings
 from trackmania_rl.simulator.tracks.track_generator import TrackRecipe
 from trackmania_rl.telemetry.live import LiveReader
-from trackmania_rl.telemetry.live.feed import ASKED_FOR_S, CAR_IS_OLD_S, FOLDER
-from trackmania_rl.telemetry.live.mirror import CARS_EVERY_S, LiveMirror
+from trackmania_rl.telemetry.live.feed import ASKED_FOR_S, CAR_IS_OLD_S, CARS_EVERY_S, FOLDER, LiveMirror
 from trackmania_rl.telemetry.live.playback import RacePlayback
 from trackmania_rl.track.game_map import line_begins_m
 
@@ -230,7 +229,7 @@ def test_games_that_cannot_be_shown_are_played_on(make_driving, reader, tmp_path
 
 
 def test_frames_of_a_game_that_cannot_be_drawn_again_come_with_the_race(make_driving, reader, monkeypatch):
-    module = "trackmania_rl.telemetry.live.mirror"
+    module = "trackmania_rl.telemetry.live.feed"
     monkeypatch.setattr(f"{module}.MOST_FRAME_BYTES", 30 * 15 * 17)
     monkeypatch.setattr(f"{module}.SIMULATED", "another game")
     driving = make_driving(n_games=1, image=(17, 15))

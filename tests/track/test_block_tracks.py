@@ -6,7 +6,7 @@ from safetensors.numpy import load_file, save_file
 
 from trackmania_rl.errors import UserError
 from trackmania_rl.gbx.challenge import Block
-from trackmania_rl.gbx.replay_inputs import ghost_of_driver, script_of_ghost
+from trackmania_rl.gbx.replay import ghost_of_driver, script_of_ghost
 from trackmania_rl.protocol.input_script import Input, InputEvent
 from trackmania_rl.protocol.messages import COUNTDOWN_MS, TICK_MS, KeyState
 from trackmania_rl.simulator.physics.scripted_driver import drive
@@ -15,8 +15,7 @@ from trackmania_rl.simulator.race_batch import CarBatch, TrackForBatch
 from trackmania_rl.simulator.tracks.track_file import TrackFileError, load_track
 from trackmania_rl.track.block_tracks import BlockTrackError, arrays_of_map, fill_gaps, write_block_track
 from trackmania_rl.track.block_world import world_of
-from trackmania_rl.track.driven_path import path_of_ghost
-from trackmania_rl.track.line_building import build_line
+from trackmania_rl.track.line_building import build_line, path_of_ghost
 
 from .conftest import make_challenge
 

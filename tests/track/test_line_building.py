@@ -5,8 +5,15 @@ import pytest
 
 from trackmania_rl.gbx.challenge import Block
 from trackmania_rl.gbx.replay import Ghost, GhostSamples
-from trackmania_rl.track.driven_path import DrivenPath, DrivenPathError, path_of_ghost
-from trackmania_rl.track.line_building import LineError, arc_length, build_line, line_of_path
+from trackmania_rl.track.line_building import (
+    DrivenPath,
+    DrivenPathError,
+    LineError,
+    arc_length,
+    build_line,
+    line_of_path,
+    path_of_ghost,
+)
 from trackmania_rl.track.line_checks import Verdict, check_line, gate_passages
 
 from .conftest import make_challenge

@@ -8,8 +8,7 @@ from trackmania_rl.simulator.physics.scripted_driver import CAREFUL_DRIVER, driv
 from trackmania_rl.simulator.tracks.track_design import write_track
 from trackmania_rl.simulator.tracks.track_file import load_track
 from trackmania_rl.simulator.tracks.world import Surface
-from trackmania_rl.track.driven_path import path_of_ghost
-from trackmania_rl.track.line_building import build_line
+from trackmania_rl.track.line_building import build_line, path_of_ghost
 from trackmania_rl.track.map_tracks import MapTrackError, track_of_map
 
 from .conftest import make_challenge

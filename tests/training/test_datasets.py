@@ -21,7 +21,7 @@ from trackmania_rl.run import train
 from trackmania_rl.runs.reading import find_manifests
 from trackmania_rl.runs.snapshot import read_snapshot
 from trackmania_rl.settings import settings_from_flat
-from trackmania_rl.training.hooks.datasets import open_datasets
+from trackmania_rl.training.datasets import open_datasets
 from trackmania_rl.training.hooks.hook import Hook
 from trackmania_rl.training.learner import FRAMES_PER_ROUND
 

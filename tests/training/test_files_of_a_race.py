@@ -23,7 +23,7 @@ from .conftest import make_context, open_channels_here
 
 PACKAGE = Path(trackmania_rl.__file__).parent
 MOST_FILES = 39
-OF_SOME_RACES = {"race/zones.py", "protocol/input_script.py"}  # the first one on a map, and one that is recorded
+OF_SOME_RACES = {"race/road.py", "protocol/input_script.py"}  # the first one on a map, and one that is recorded
 OVERRIDES = (
     "n_collectors=1",
     "torch_device=cpu",

@@ -19,8 +19,7 @@ from filelock import Timeout
 from trackmania_rl.agents.devices import pick_device, usable_cores, why_unusable
 from trackmania_rl.doctor.findings import GUIDE, Check, Context, Finding, Level, ok, problem, warning
 from trackmania_rl.errors import PassingError, UserError
-from trackmania_rl.experience_replay.ring_buffer import RingBuffer
-from trackmania_rl.experience_replay.row_files import SPARE
+from trackmania_rl.experience_replay.ring_buffer import SPARE, RingBuffer
 from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.runs.folder import KEPT_CHECKPOINTS
 from trackmania_rl.settings import Settings

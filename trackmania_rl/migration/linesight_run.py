@@ -22,7 +22,7 @@ from trackmania_rl.agents.weights import views_of
 from trackmania_rl.errors import UserError, one_line
 from trackmania_rl.migration import linesight_files as files
 from trackmania_rl.migration.linesight_config import read_linesight_config, settings_from_linesight
-from trackmania_rl.migration.timed_reading import require_bounded
+from trackmania_rl.migration.linesight_files import require_bounded
 from trackmania_rl.race.spaces import race_spaces
 from trackmania_rl.runs.folder import CHECKPOINTS, RunFolder
 from trackmania_rl.runs.reading import load_checkpoint

@@ -33,7 +33,7 @@ from trackmania_rl.processes import end_processes, end_with_parent
 from trackmania_rl.race.race import CollectorProgress, set_stream_state
 from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.seeds import SeedTree
-from trackmania_rl.telemetry.live.mirror import LiveMirror
+from trackmania_rl.telemetry.live.feed import LiveMirror
 from trackmania_rl.track.game_map import line_begins_m
 from trackmania_rl.track.generated_maps import GeneratedMaps
 from trackmania_rl.training.collector import BeginTurn, Collector, CollectorParts, TurnTakingCollector, WeightPuller

@@ -14,9 +14,15 @@ import numpy.typing as npt
 
 from trackmania_rl.race.actions import PARTS_OF_AN_ACTION, PEDALS_OF_AN_ACTION, ActionsSetting
 from trackmania_rl.race.observation_kernel import ABSENT, GROUND_GROUPS, N_WHEELS, FeatureOffsets, KernelLayout
-from trackmania_rl.race.road import BEAM_ANGLES_DEG, N_BEAMS, N_QUALITIES, ROAD_QUALITIES, PictureRangeFinder
+from trackmania_rl.race.road import (
+    BEAM_ANGLES_DEG,
+    N_BEAMS,
+    N_QUALITIES,
+    ROAD_QUALITIES,
+    ZONES_AFTER_END,
+    PictureRangeFinder,
+)
 from trackmania_rl.race.views import ACTIONS, FLOATS, FRAMES, REWARDS, View
-from trackmania_rl.race.zones import ZONES_AFTER_END
 from trackmania_rl.settings import (
     RANGE_FINDER,
     ROAD_AHEAD,

@@ -12,13 +12,20 @@ import numpy.typing as npt
 from trackmania_rl.compiled import compiler_for
 from trackmania_rl.protocol import state_blob
 from trackmania_rl.protocol.state_blob import MATERIAL_COUNT, MATERIAL_ID_MASK, STATE_HEAD_DTYPE, WHEEL_DTYPE
-from trackmania_rl.race import road, zones
-from trackmania_rl.race.road import N_BEAMS, KnownRoad, measure_ranges, observe_road
-from trackmania_rl.race.zones import VirtualCheckpoints, meters_along_line, move_zone
+from trackmania_rl.race import road
+from trackmania_rl.race.road import (
+    N_BEAMS,
+    KnownRoad,
+    VirtualCheckpoints,
+    measure_ranges,
+    meters_along_line,
+    move_zone,
+    observe_road,
+)
 from trackmania_rl.settings import GameSettings
 
 _compiled = compiler_for(
-    "observation_kernel", [Path(__file__), *(Path(str(module.__file__)) for module in (state_blob, zones, road))]
+    "observation_kernel", [Path(__file__), *(Path(str(module.__file__)) for module in (state_blob, road))]
 )
 _inner = _compiled(is_inner=True)
 

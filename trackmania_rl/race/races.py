@@ -30,9 +30,8 @@ from trackmania_rl.race.observation_kernel import (
     observe,
 )
 from trackmania_rl.race.race import Race, RaceFacts, highest_value
-from trackmania_rl.race.road import KnownRoad
+from trackmania_rl.race.road import KnownRoad, VirtualCheckpoints
 from trackmania_rl.race.spaces import race_views
-from trackmania_rl.race.zones import VirtualCheckpoints
 from trackmania_rl.settings import RANGE_FINDER, GameSettings, MapEntry
 
 RaceIds = npt.NDArray[np.int64]

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from trackmania_rl.errors import one_line
-from trackmania_rl.experience_replay import ring_buffer, row_files
+from trackmania_rl.experience_replay import ring_buffer
 from trackmania_rl.experience_replay.ring_buffer import RingBuffer
 from trackmania_rl.files import replace_patiently, sync_folder
 from trackmania_rl.runs.manifest import DamagedError, RowsEntry, Segment
@@ -76,14 +76,14 @@ def _write_segment(folder: Path, rows: RingBuffer, numbers: range) -> Segment:
     return Segment(file=name, first_row=numbers.start, end_row=numbers.stop, bytes=n_bytes)
 
 
-def open_files(replay: Path, entry: RowsEntry) -> row_files.RowFiles:
+def open_files(replay: Path, entry: RowsEntry) -> ring_buffer.RowFiles:
     """Open a disk replay memory's files.
 
     Raises:
         DamagedError: if missing or damaged, or checkpoint rows were overwritten since.
     """
     try:
-        files = row_files.RowFiles.open(replay / str(entry.files))
+        files = ring_buffer.RowFiles.open(replay / str(entry.files))
     except (OSError, ValueError, KeyError) as error:
         raise DamagedError(f"{replay / str(entry.files)} is missing or damaged: {one_line(error)}") from error
     if not files.holds(entry.first_row):

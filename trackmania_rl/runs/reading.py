@@ -17,7 +17,7 @@ import safetensors.torch
 import torch
 
 from trackmania_rl.errors import one_line
-from trackmania_rl.experience_replay.row_files import RowFiles
+from trackmania_rl.experience_replay.ring_buffer import RowFiles
 from trackmania_rl.runs.folder import CHECKPOINTS, REPLAY
 from trackmania_rl.runs.manifest import (
     MANIFEST_FILE,

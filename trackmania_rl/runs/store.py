@@ -19,8 +19,7 @@ import numpy as np
 import safetensors.torch
 import torch
 
-from trackmania_rl.experience_replay.ring_buffer import RingBuffer
-from trackmania_rl.experience_replay.row_files import delete_other_files
+from trackmania_rl.experience_replay.ring_buffer import RingBuffer, delete_other_files
 from trackmania_rl.files import replace_patiently, whole_folder
 from trackmania_rl.paths import git_revision, program_version
 from trackmania_rl.race.race import Race

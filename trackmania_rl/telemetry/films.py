@@ -29,9 +29,9 @@ from trackmania_rl.telemetry.input_picture import (
     input_picture,
 )
 from trackmania_rl.telemetry.terminal_view import format_time
-from trackmania_rl.telemetry.track_shapes import track_of
 from trackmania_rl.telemetry.video import VideoFile
 from trackmania_rl.tmi_interaction.script_player import Filming, ScriptPlayer, ScriptResult
+from trackmania_rl.track.generated_maps import track_of
 
 SIZE_PX: Final = (640, 360)
 """Width and height for simulated game films."""

@@ -20,8 +20,7 @@ from trackmania_rl.compiled import compiler_for
 from trackmania_rl.gbx.challenge import MedalTimes, is_challenge_file, read_challenge, read_checkpoint_positions
 from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.race.observation_kernel import GROUND_GROUPS
-from trackmania_rl.race.road import POINT_EVERY_M, ROAD_QUALITIES, KnownRoad
-from trackmania_rl.race.zones import ZONES_AFTER_END, VirtualCheckpoints
+from trackmania_rl.race.road import POINT_EVERY_M, ROAD_QUALITIES, ZONES_AFTER_END, KnownRoad, VirtualCheckpoints
 from trackmania_rl.settings import MapEntry, ObservationSettings, Settings
 from trackmania_rl.simulator.tracks.surface_mesh import RoadProfile, measure_road
 from trackmania_rl.simulator.tracks.track_design import LINE_SPACING_M

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import hashlib
 import logging
+import tempfile
 from collections import OrderedDict
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,7 +17,9 @@ import numpy as np
 
 from trackmania_rl.errors import UserError
 from trackmania_rl.settings import GeneratorSettings, MapEntry
+from trackmania_rl.simulator.tracks.track_file import load_track
 from trackmania_rl.simulator.tracks.track_generator import GeneratedTrack, TrackRecipe, generate_track
+from trackmania_rl.simulator.tracks.world import Track
 
 log = logging.getLogger(__name__)
 
@@ -141,6 +144,17 @@ def generated_track(name: str) -> GeneratedTrack | None:
     """Return a generated track by name; None for any other name."""
     recipe = TrackRecipe.from_name(name)
     return None if recipe is None else generate_track(recipe)
+
+
+def track_of(text: str) -> Track:
+    """Return a track by file, or a generated track by name. A `UserError` if the file cannot be used."""
+    generated = generated_track(text)
+    if generated is None:
+        return load_track(Path(text))
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / f"{text}.toml"
+        generated.write(file)
+        return load_track(file)
 
 
 def write_in_folder(recipe: TrackRecipe, folder: Path) -> Path:

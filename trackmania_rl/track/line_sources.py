@@ -15,8 +15,7 @@ from trackmania_rl.gbx.replay import Ghost, Replay, is_replay_file, read_replay
 from trackmania_rl.simulator.tracks.track_design import LINE_SPACING_M
 from trackmania_rl.simulator.tracks.track_file import find_track_file, reference_line_file
 from trackmania_rl.track.block_lines import line_from_blocks
-from trackmania_rl.track.driven_path import path_of_ghost
-from trackmania_rl.track.line_building import MAX_LENGTH_M, SMOOTHING_M, BuiltLine, build_line, resample
+from trackmania_rl.track.line_building import MAX_LENGTH_M, SMOOTHING_M, BuiltLine, build_line, path_of_ghost, resample
 from trackmania_rl.track.pieces import stadium_pieces
 from trackmania_rl.track.reference_line import load_reference_line, read_points
 

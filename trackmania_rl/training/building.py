@@ -20,8 +20,8 @@ from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import Settings, SettingsError
 from trackmania_rl.telemetry.terminal_view import TerminalView
+from trackmania_rl.training.datasets import LearnFromDataSets
 from trackmania_rl.training.hooks.checkpoints import KeepDrivers, KeepRecords, SaveCheckpoints
-from trackmania_rl.training.hooks.datasets import LearnFromDataSets
 from trackmania_rl.training.hooks.figures import LearningFigures, WriteFigures
 from trackmania_rl.training.hooks.hook import Hook, RunContext
 from trackmania_rl.training.hooks.recordings import DrawDiagnostics, RecordEvaluations

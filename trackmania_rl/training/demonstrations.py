@@ -21,8 +21,7 @@ import numpy.typing as npt
 
 from trackmania_rl.errors import UserError
 from trackmania_rl.games.protocol import Games, rollout
-from trackmania_rl.gbx.replay import is_replay_file, read_replay
-from trackmania_rl.gbx.replay_inputs import ghost_of_driver, script_of_ghost
+from trackmania_rl.gbx.replay import ghost_of_driver, is_replay_file, read_replay, script_of_ghost
 from trackmania_rl.protocol.input_script import InputEvent, read_input_script
 from trackmania_rl.protocol.state_blob import InputSlot
 from trackmania_rl.race.actions import Action, ActionKind, Policy, PolicyDecision, actions_of_game

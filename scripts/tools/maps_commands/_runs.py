@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trackmania_rl.errors import UserError
-from trackmania_rl.gbx.replay import Ghost
-from trackmania_rl.gbx.replay_inputs import script_of_ghost
+from trackmania_rl.gbx.replay import Ghost, script_of_ghost
 from trackmania_rl.paths import PROJECT_FOLDER
 from trackmania_rl.protocol.input_script import InputEvent, read_input_script
 from trackmania_rl.protocol.state_blob import StateView

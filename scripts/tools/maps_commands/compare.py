@@ -15,12 +15,11 @@ from maps_commands._reporting import say
 from maps_commands._runs import MAPS_FOLDER, DrivenRun, drive_script, inputs_file, run_of_ghost, simulated_game
 from trackmania_rl.cli import png_file
 from trackmania_rl.errors import UserError
-from trackmania_rl.gbx.replay import is_replay_file, read_replay
-from trackmania_rl.gbx.replay_inputs import ghost_of_driver
+from trackmania_rl.gbx.replay import ghost_of_driver, is_replay_file, read_replay
 from trackmania_rl.simulator.tracks.track_file import find_track_file, load_track
 from trackmania_rl.telemetry.tables import print_table
 from trackmania_rl.telemetry.terminal_view import format_time
-from trackmania_rl.track.driven_path import path_of_ghost
+from trackmania_rl.track.line_building import path_of_ghost
 
 from rich.table import Table
 

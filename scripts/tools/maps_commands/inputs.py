@@ -10,8 +10,14 @@ import argparse
 from pathlib import Path
 
 from trackmania_rl.cli import writing
-from trackmania_rl.gbx.replay import Ghost, is_replay_file, read_replay
-from trackmania_rl.gbx.replay_inputs import ghost_events_of_script, ghost_of_driver, script_of_ghost
+from trackmania_rl.gbx.replay import (
+    Ghost,
+    ghost_events_of_script,
+    ghost_of_driver,
+    is_replay_file,
+    read_replay,
+    script_of_ghost,
+)
 from trackmania_rl.protocol.input_script import read_input_script, write_input_script
 from trackmania_rl.telemetry.terminal_view import format_time
 

@@ -23,8 +23,7 @@ from trackmania_rl.errors import UserError
 from trackmania_rl.simulator.tracks.track_file import find_track_file
 from trackmania_rl.telemetry.terminal_view import describe_race
 from trackmania_rl.track import line_sources
-from trackmania_rl.track.driven_path import DrivenPath
-from trackmania_rl.track.line_building import SMOOTHING_M, build_line
+from trackmania_rl.track.line_building import SMOOTHING_M, DrivenPath, build_line
 
 import numpy as np
 

@@ -17,9 +17,8 @@ from trackmania_rl.paths import PROJECT_FOLDER
 from trackmania_rl.runs.folder import RunFolder
 from trackmania_rl.runs.snapshot import write_snapshot
 from trackmania_rl.telemetry.page.command import listen
-from trackmania_rl.telemetry.page.guard import make_server
 from trackmania_rl.telemetry.page.page import RunPage
-from trackmania_rl.telemetry.page.server import make_app
+from trackmania_rl.telemetry.page.server import make_app, make_server
 
 
 @pytest.fixture(autouse=True, scope="package")

@@ -15,7 +15,7 @@ from tests.run_log import write_races
 from tests.telemetry.conftest import status_of
 from tests.telemetry.page.conftest import LIVE, make_run, race_line, serving
 from trackmania_rl.runs.log import RunLog
-from trackmania_rl.telemetry.page import guard
+from trackmania_rl.telemetry.page import server
 from trackmania_rl.telemetry.page import server as server_module
 from trackmania_rl.telemetry.page.server import make_app
 
@@ -92,7 +92,7 @@ def test_an_edit_needs_the_page_s_own_token(client, run):
 
 
 def test_half_open_connections_do_not_shut_others_out(page, monkeypatch, caplog):
-    monkeypatch.setattr(guard, "MOST_CONNECTIONS", 50)
+    monkeypatch.setattr(server, "MOST_CONNECTIONS", 50)
     with serving(page) as port, contextlib.ExitStack() as closing:
         at = ("127.0.0.1", port)
         half_open = []

@@ -14,8 +14,7 @@ from trackmania_rl.errors import UserError
 from trackmania_rl.protocol.messages import TICK_MS
 from trackmania_rl.simulator.race_batch import CarBatch, TrackForBatch
 from trackmania_rl.telemetry.live.feed import LiveRace
-from trackmania_rl.telemetry.track_shapes import track_of
-from trackmania_rl.track.generated_maps import is_generated_track
+from trackmania_rl.track.generated_maps import is_generated_track, track_of
 
 ELSEWHERE_M: Final = 1.0
 """Largest distance from the recorded position; beyond it, the track is another one."""

@@ -179,9 +179,8 @@ def listen(host: str, port: int) -> socket.socket:
 
 def serve(run: RunFolder, listening: socket.socket, host: str, token: str | None, *, ends_with_stdin: bool) -> None:
     """Serve a run's page until it is interrupted, or if it `ends_with_stdin`, until that is closed."""
-    from trackmania_rl.telemetry.page.guard import make_server
     from trackmania_rl.telemetry.page.page import RunPage
-    from trackmania_rl.telemetry.page.server import make_app
+    from trackmania_rl.telemetry.page.server import make_app, make_server
 
     port = listening.getsockname()[1]
     server = make_server(make_app(RunPage(run, PROJECT_FOLDER), host, port, token))

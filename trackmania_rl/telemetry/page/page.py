@@ -19,10 +19,9 @@ from trackmania_rl.settings import Settings, changed_settings
 from trackmania_rl.settings.descriptions import settings_rows
 from trackmania_rl.telemetry.live import LiveRace, LiveReader
 from trackmania_rl.telemetry.page.curves import LogMessages, Point, RunCurves, Topics
-from trackmania_rl.telemetry.page.races import WatchedRaces, race_sections
+from trackmania_rl.telemetry.page.races import WatchedRaces, race_sections, shape_of
 from trackmania_rl.telemetry.page.runs import RunFiles, list_runs
 from trackmania_rl.telemetry.terminal_view import MEDALS
-from trackmania_rl.telemetry.track_shapes import shape_of
 from trackmania_rl.track.game_map import load_reference_times, map_file
 
 MOST_WATCHED: Final = 3

@@ -1,4 +1,4 @@
-"""Races that the page plays: a training's newest races and records, with pictures and sections."""
+"""Races that the page plays: a training's newest races and records, with pictures and sections; maps from above."""
 
 from __future__ import annotations
 
@@ -14,15 +14,23 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
+from trackmania_rl.errors import UserError
+from trackmania_rl.gbx.challenge import is_challenge_file, read_checkpoint_positions
 from trackmania_rl.protocol.input_script import read_input_script
 from trackmania_rl.protocol.messages import TICK_MS
+from trackmania_rl.settings import MapEntry, Settings
+from trackmania_rl.simulator.tracks.track_design import LINE_SPACING_M
+from trackmania_rl.simulator.tracks.world import Track
 from trackmania_rl.telemetry.films import driven_states
 from trackmania_rl.telemetry.input_picture import InputTimeline
 from trackmania_rl.telemetry.live import LiveRace
 from trackmania_rl.telemetry.live.playback import RacePlayback
 from trackmania_rl.telemetry.page.runs import BestRun
 from trackmania_rl.telemetry.terminal_view import MEDALS
-from trackmania_rl.telemetry.track_shapes import track_of
+from trackmania_rl.track.game_map import map_file
+from trackmania_rl.track.generated_maps import is_generated_track, track_of
+from trackmania_rl.track.line_building import arc_length, directions
+from trackmania_rl.track.reference_line import load_reference_line
 
 MOST_RACES: Final = 12
 MOST_PICTURES: Final = 100
@@ -38,6 +46,9 @@ N_PARTS: Final = 10
 _NEARLY_M: Final = 1.0
 """Tolerance: a finished race's last state is within a tick of the finish line."""
 _STATE_MS: Final = 50
+
+SHAPE_EVERY_M: Final = 2.0
+"""Distance between two points in a shape."""
 
 
 class WatchedRaces:
@@ -251,3 +262,80 @@ def _jpeg(picture: npt.NDArray[np.uint8]) -> bytes:
     file = io.BytesIO()
     Image.fromarray(picture).save(file, "JPEG", quality=JPEG_QUALITY)
     return file.getvalue()
+
+
+def shape_of(name: str, settings: Settings, maps_folder: Path) -> dict[str, Any]:
+    """Return a map in the map cycle or a generated track from above.
+
+    Returns:
+        `points`: [x, z, half width, has road (0 or 1), y] from start to finish, in metres; `gates`: [x, z, across x,
+        across z, half width, distance] at start, checkpoints and finish, across a unit vector to the left; `length_m`;
+        `zone_m`, distance between two virtual checkpoints; `n_laps`.
+
+    Raises:
+        UserError: if there is no such map, or the files cannot be used.
+    """
+    facts = {"name": name, "zone_m": settings.observation.distance_between_zone_centers_m}
+    if is_generated_track(name):
+        return _of_track(track_of(name)) | facts
+    entry = next((entry for entry in settings.game.map_cycle if entry.map_name == name and entry.has_files), None)
+    if entry is None:
+        raise UserError(f"{name}: the run's map_cycle has no such map with files of its own")
+    if settings.game.game == "simulated":
+        shape = _of_track(track_of(str(map_file(entry, maps_folder))))
+    else:
+        shape = _of_line(entry, maps_folder, settings.observation.road_width_m / 2)
+    return shape | facts
+
+
+def _of_track(track: Track) -> dict[str, Any]:
+    ribbon = track.ribbon
+    spacing_m = float(ribbon.station_m[1] - ribbon.station_m[0])
+    first, last = np.searchsorted(ribbon.station_m, (0.0, track.finish_station_m)).tolist()
+    at = np.unique(np.append(np.arange(first, last, max(1, round(SHAPE_EVERY_M / spacing_m))), last))
+    stations_m = np.array([0.0, *track.checkpoint_stations_m, track.finish_station_m])
+    gates = np.minimum(np.searchsorted(ribbon.station_m, stations_m), len(ribbon.station_m) - 1)
+    return {
+        "points": _points(ribbon.center_m[at], ribbon.half_width_m[at], ribbon.has_road[at]),
+        "gates": _gates(ribbon.center_m[gates], ribbon.left[gates], ribbon.half_width_m[gates], stations_m),
+        "length_m": round(track.finish_station_m, 1),
+        "n_laps": track.n_laps,
+    }
+
+
+def _of_line(entry: MapEntry, maps_folder: Path, half_width_m: float) -> dict[str, Any]:
+    line_m = load_reference_line(maps_folder / entry.reference_line)
+    stations_m = arc_length(line_m)
+    at = np.unique(np.append(np.arange(0, len(line_m), max(1, round(SHAPE_EVERY_M / LINE_SPACING_M))), len(line_m) - 1))
+    challenge, passed = map_file(entry, maps_folder), set[int]()
+    if is_challenge_file(challenge) and challenge.is_file():
+        away_m = np.linalg.norm(read_checkpoint_positions(challenge)[:, None] - line_m[None], axis=2)
+        passed = set(np.argmin(away_m, axis=1).tolist())
+    gates = np.array(sorted({0, *passed, len(line_m) - 1}))
+    forward = directions(line_m)[gates]
+    left = np.stack((forward[:, 2], np.zeros(len(gates)), -forward[:, 0]), axis=1)
+    left /= np.maximum(np.linalg.norm(left, axis=1, keepdims=True), 1e-9)
+    widths_m = np.full(len(line_m), half_width_m)
+    return {
+        "points": _points(line_m[at], widths_m[at], np.ones(len(at))),
+        "gates": _gates(line_m[gates], left, widths_m[gates], stations_m[gates]),
+        "length_m": round(float(stations_m[-1]), 1),
+        "n_laps": 1,
+    }
+
+
+def _points(
+    center_m: npt.NDArray[np.floating], half_width_m: npt.NDArray[np.floating], has_road: npt.NDArray[Any]
+) -> list[list[float]]:
+    columns = (center_m[:, 0], center_m[:, 2], half_width_m, has_road, center_m[:, 1])
+    return np.stack(columns, axis=1).astype(np.float64).round(2).tolist()
+
+
+def _gates(
+    center_m: npt.NDArray[np.floating],
+    left: npt.NDArray[np.floating],
+    half_width_m: npt.NDArray[np.floating],
+    stations_m: npt.NDArray[np.floating],
+) -> list[list[float]]:
+    columns = (center_m[:, 0], center_m[:, 2], left[:, 0], left[:, 2], half_width_m, stations_m)
+    return np.stack(columns, axis=1).astype(np.float64).round(3).tolist()
