@@ -17,7 +17,7 @@ from trackmania_rl.experience_replay.memory import MiniRaceMemory
 from trackmania_rl.experience_replay.mini_races import buffer_collate_function
 from trackmania_rl.experience_replay.ring_buffer import NEVER_FINISHES, RowColumns
 
-from .test_buffer_management import IMAGE_SIZE_PX, N_FLOATS, SHIPPED, make
+from .test_buffer_management import IMAGE_SIZE_PX, N_FLOATS, SHIPPED, make, random_race
 from .test_buffer_management import replay_settings as settings_of_replay
 
 
@@ -262,3 +262,40 @@ class DoubleRewards(Transform):
         return batch
 
     forward = _call
+
+
+def test_demonstrations_have_a_share_of_each_batch_and_are_never_overwritten():
+    def memory_of(share):
+        replay = replay_settings(demonstrations_share=share, prio_alpha=0.5)
+        return MiniRaceMemory(*make(replay), SHIPPED.model_copy(update={"replay": replay}))
+
+    def add(memory, seed, is_demonstration):
+        race = random_race(20, None, seed)
+        race.facts = race.facts.with_changes(is_demonstration=is_demonstration)
+        return memory.extend(race, memory._settings, 0)
+
+    memory = memory_of(0.1)
+    add(memory, 0, False)
+    assert not memory.sample(50)["is_demonstration"].any()
+    assert memory.blank_batch().keys() == memory.sample(50).keys()
+    assert [add(memory, seed, True) for seed in (1, 2)] == [20, 20]
+    for seed in range(3, 9):  # the ring of 37 rows is full three times over
+        add(memory, seed, False)
+        batch = memory.sample(50)
+        assert batch["is_demonstration"].tolist() == [False] * 45 + [True] * 5
+        memory.update_priority(batch.set("td_error", torch.where(batch["is_demonstration"], 1e6, 0.5)))
+        assert memory.priorities.max() <= 1, "demonstrations have no priority"
+    wanted = np.concatenate([random_race(20, None, seed).columns["state_float"][:20, 1] for seed in (1, 2)])
+    seen = torch.cat([batch["state_float"][batch["is_demonstration"], 1] for batch in map(memory.sample, [50] * 80)])
+    assert set(seen.tolist()) == set(wanted.tolist())
+    content = io.BytesIO()
+    torch.save({**memory.state_dict(), "ring": memory.buffer.ring.state_dict()}, content)
+    other = memory_of(0.1)
+    content.seek(0)
+    other.load_state_dict(torch.load(content, weights_only=True))
+    for ours, theirs in zip(memory.sample(50).values(), other.sample(50).values(), strict=True):
+        assert torch.equal(ours, theirs)
+    mixed = memory_of(0.0)
+    add(mixed, 1, True)
+    assert len(mixed) == 21
+    assert mixed.sample(50).get("is_demonstration", None) is None

@@ -13,6 +13,7 @@ from trackmania_rl.agents.iqn import (
     Transitions,
     draw_symmetric_taus,
     draw_taus,
+    margin_loss,
     quantile_huber_loss,
     target_returns,
 )
@@ -40,6 +41,33 @@ def test_quantile_huber_loss_equals_loops(kappa):
     tau = torch.rand(5, 9, generator=generator)
     expected = naive_quantile_huber_loss(targets.tolist(), predictions.tolist(), tau.tolist(), kappa)
     np.testing.assert_allclose(quantile_huber_loss(targets, predictions, tau, kappa).numpy(), expected, rtol=1e-5)
+
+
+def test_margin_loss_equals_loops():
+    generator = torch.Generator().manual_seed(0)
+    returns = torch.randn(40, 8, 3, generator=generator)
+    action = torch.randint(3, (40,), generator=generator)
+    expected = []
+    for of_state, taken in zip(returns.mean(dim=1).tolist(), action.tolist(), strict=True):
+        raised = [value + (0.3 if a != taken else 0.0) for a, value in enumerate(of_state)]
+        expected.append(max(raised) - of_state[taken])
+    assert 0 < np.count_nonzero(expected) < 40
+    np.testing.assert_allclose(margin_loss(returns, action, 0.3).numpy(), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_only_demonstrations_have_a_margin(make_agent, make_batch):
+    def loss_of(margin, *demonstrations):
+        batch = make_batch()
+        if demonstrations:
+            batch["is_demonstration"] = torch.tensor([row in demonstrations for row in range(5)])
+        return make_agent(demonstrations_margin=margin).loss_module(batch)["loss"].item()
+
+    without = loss_of(0.0)
+    assert without == loss_of(0.5) == loss_of(0.0, 1, 3) == loss_of(0.5, 99)
+    more = [loss_of(0.5, row) - without for row in range(5)]
+    assert min(more) >= 0
+    assert loss_of(0.5, 1, 3) - without == pytest.approx(more[1] + more[3], rel=1e-4)
+    assert loss_of(0.5, 1, 3) > without
 
 
 class Scripted(nn.Module):

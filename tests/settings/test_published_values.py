@@ -82,6 +82,7 @@ LIKE_LINESIGHT = {
     "random_action_throttle_probability": None,
     "reset_every_n_frames_generated": 0,
     "demonstrations": (),
+    "demonstrations_share": 0.0,
 }
 """Options that Linesight does not have, so that what runs is its algorithm."""
 

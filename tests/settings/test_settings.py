@@ -264,6 +264,7 @@ def map_cycle(**entry):
         (["horizon=0"], r"horizon = 0: input should be greater than 0"),
         (["running_speed=1e39"], r"running_speed = 1e\+39"),
         (["n_zone_centers_in_inputs=1", "shaped_reward_point_to_vcp_ahead=0.1"], r"of 2 or more, or leave the reward"),
+        (["demonstrations_margin=0.1"], "demonstrations_margin needs demonstrations_share above 0"),
         (["conv_channels=(3,)"], "have one entry for each convolution"),
         (["games_are_kept=True", "game_transport=in_process"], "games_are_kept = True is for games that"),
         (["gamma_schedule=((0, 1.01),)"], r"gamma_schedule.*less than or equal to 1"),

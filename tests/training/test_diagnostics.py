@@ -54,7 +54,7 @@ def test_errors_are_those_of_the_loss_and_cost_no_random_number(make_run, make_r
     settings, taus = loss.settings, Taus(tau, tau)
     loss.eval()
     with torch.no_grad():
-        targets, _ = loss.targets_and_predictions(Transitions.from_batch(batch, loss.device), taus)
+        targets, _ = loss.targets_and_returns(Transitions.from_batch(batch, loss.device), taus)
         batch["weight"] = 1 / loss.scaling(targets, tau, settings)
         total, td_error, mean_q = loss.compute_losses(Transitions.from_batch(batch, loss.device), taus)
     torch.testing.assert_close(errors.loss.sum(), total)

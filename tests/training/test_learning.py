@@ -75,13 +75,14 @@ OPTIONS = {
     "none": {},
     "double DQN, priorities, two frames": {"use_ddqn": True, "prio_alpha": 0.6, "frames_per_state": 2},
     "resets": RESETS,
+    "demonstrations": {"demonstrations_share": 0.2, "demonstrations_margin": 0.1, "prio_alpha": 0.6},
 }
 
 
 @pytest.mark.parametrize("option", OPTIONS)
 def test_a_resumed_learner_goes_on_to_the_same_bytes(live, make_run, make_race, option):
     edit(live, **OPTIONS[option])
-    races = [make_race(n, n % 2 == 0) for n in (60, 41, 38, 52)]
+    races = [make_race(n, n % 2 == 0, is_demonstration=n == 41) for n in (60, 41, 38, 52)]
     straight, resumed = make_run(name="straight"), make_run(name="resumed")
     straight.train_on(races[:2])
     assert straight.agent.updates > 10

@@ -71,11 +71,13 @@ class Transitions(NamedTuple):
     next_state_float: Tensor
     gamma_n: Tensor  # (B,) float32, gamma to the power n; 0 where the mini-race or the race ends
     weight: Tensor  # (B,) float32, importance weights of prioritized replay; 1 without
+    is_demonstration: Tensor | None = None  # (B,) bool, if the memory keeps demonstrations apart
 
     @classmethod
     def from_batch(cls, batch: TensorDictBase, device: torch.device) -> Transitions:
         """Take the tensors with these names from a batch, copied to `device` from any other."""
-        return cls(*(_on_device(batch.get(name), device) for name in cls._fields))
+        tensors = {name: batch.get(name, None) for name in cls._fields}
+        return cls(**{name: _on_device(tensor, device) for name, tensor in tensors.items() if tensor is not None})
 
 
 def _on_device(tensor: Tensor, device: torch.device) -> Tensor:
@@ -274,6 +276,18 @@ def quantile_huber_loss(targets: Tensor, predictions: Tensor, tau: Tensor, kappa
     return (share * huber).mean(dim=1).sum(dim=1)
 
 
+def margin_loss(returns: Tensor, action: Tensor, margin: float) -> Tensor:
+    """Compute the large-margin loss (B,) of DQfD (Hester et al. 2018, arXiv:1704.03732) on mean returns.
+
+    max over actions a of (Q(a) + margin if a is another action) - Q(action): 0 once the action taken (B,) is better
+    than all others by the margin. Returns are (B, N, A).
+    """
+    values = returns.float().mean(dim=1)  # (B, A)
+    of_taken = values.gather(1, action.unsqueeze(1))  # (B, 1)
+    raised = (values + margin).scatter(1, action.unsqueeze(1), of_taken)
+    return raised.amax(dim=1) - of_taken.squeeze(1)
+
+
 class SelfLossScaling(nn.Module):
     """Loss weights (Linesight's scheme), smaller for transitions with noisy targets.
 
@@ -348,19 +362,24 @@ class IQNLoss(nn.Module):
 
     def compute_losses(self, batch: Transitions, taus: Taus) -> tuple[Tensor, Tensor, Tensor]:
         """Compute the loss (), the TD errors (B,) and the mean Q ()."""
-        targets, predictions = self.targets_and_predictions(batch, taus)  # (B, M), (B, N)
+        targets, returns = self.targets_and_returns(batch, taus)  # (B, M), (B, N, A)
+        predictions = of_action(returns, batch.action)  # (B, N)
         losses = quantile_huber_loss(targets, predictions, taus.prediction, self.settings.iqn_kappa)  # (B,)
         weights = batch.weight * self.scaling(targets, taus.target, self.settings)
         assert losses.shape == weights.shape == batch.action.shape
+        losses = weights * losses
+        if self.settings.demonstrations_margin > 0 and batch.is_demonstration is not None:
+            margins = margin_loss(returns, batch.action, self.settings.demonstrations_margin)
+            losses = losses + margins * batch.is_demonstration
         mean_prediction = predictions.detach().mean(dim=1)
-        return (weights * losses).sum(), (targets.mean(dim=1) - mean_prediction).abs(), mean_prediction.mean()
+        return losses.sum(), (targets.mean(dim=1) - mean_prediction).abs(), mean_prediction.mean()
 
-    def targets_and_predictions(self, batch: Transitions, taus: Taus) -> tuple[Tensor, Tensor]:
-        """Compute the targets (B, M) and the predictions (B, N)."""
+    def targets_and_returns(self, batch: Transitions, taus: Taus) -> tuple[Tensor, Tensor]:
+        """Compute the targets (B, M) and all actions' predicted returns (B, N, A)."""
         with torch.autocast(self.device.type, dtype=self.dtype, enabled=self.dtype != torch.float32):
             targets = target_returns(self.online, self.target, batch, self.settings, taus.target)
-            predictions = of_action(self.online(batch.state_img, batch.state_float, taus.prediction), batch.action)
-        return targets, predictions
+            returns = self.online(batch.state_img, batch.state_float, taus.prediction)
+        return targets, returns
 
     def differentiate(
         self, batch: Transitions, taus: Taus, scale: Tensor, process_losses: ProcessLosses | None = None
@@ -511,7 +530,8 @@ class IQNAgent(Agent):
         tau = midpoints(self.settings.iqn_n, loss.device)
         transitions = Transitions.from_batch(batch, loss.device)
         with evaluation_mode(loss):
-            targets, predictions = loss.targets_and_predictions(transitions, Taus(tau, tau))
+            targets, returns = loss.targets_and_returns(transitions, Taus(tau, tau))
+        predictions = of_action(returns, transitions.action)
         losses = quantile_huber_loss(targets, predictions, tau, self.settings.iqn_kappa)
         return TransitionErrors(losses.float(), predictions.float().mean(dim=1), targets.float().mean(dim=1))
 

@@ -202,6 +202,9 @@ class Memory(Protocol):
 class MiniRaceMemory(Memory):
     """The memory that ships: the two sides of the train/test split, from `make_buffers`. The length counts states.
 
+    With `demonstrations_share` demonstrations are in a third buffer. The last rows of each batch are theirs, and the
+    entry `is_demonstration` (B,) bool marks them.
+
     Raises:
         SettingsError: if the buffers have different ring buffers, or none.
     """
@@ -212,6 +215,7 @@ class MiniRaceMemory(Memory):
             raise SettingsError("memory: buffer and buffer_test have different rings; make both by one make_buffers")
         self.buffer = buffer
         self.buffer_test = buffer_test
+        self.demonstrations = buffer.empty_copy()
         self._settings = settings
         self._refused_capacity: int | None = None
 
@@ -230,11 +234,23 @@ class MiniRaceMemory(Memory):
 
     @override
     def extend(self, race: Race, settings: Settings, frames_total: int) -> int:
+        if race.facts.is_demonstration and self._settings.replay.demonstrations_share > 0:
+            rows = rows_of_race(race, settings)
+            self.demonstrations.ring.resize(len(self.demonstrations.ring) + len(rows))
+            return len(self.demonstrations.extend(rows))
         return fill_buffer_from_rollout_with_n_steps_rule(self.buffer, self.buffer_test, race, settings)
 
     @override
     def sample(self, n: int) -> TensorDictBase:
-        batch: TensorDictBase = self.buffer.sample(n)
+        share = self._settings.replay.demonstrations_share
+        if share == 0:
+            batch: TensorDictBase = self.buffer.sample(n)
+            return batch
+        n_demonstrations = min(round(n * share), n - 1) if len(self.demonstrations) > 0 else 0
+        batch = self.buffer.sample(n - n_demonstrations)
+        if n_demonstrations > 0:
+            batch = torch.cat((batch, self.demonstrations.sample(n_demonstrations)))
+        batch.set("is_demonstration", torch.arange(n, device=batch["index"].device) >= n - n_demonstrations)
         return batch
 
     @override
@@ -243,7 +259,10 @@ class MiniRaceMemory(Memory):
 
     @override
     def blank_batch(self) -> TensorDictBase:
-        return self.buffer.blank_batch()
+        batch = self.buffer.blank_batch()
+        if self._settings.replay.demonstrations_share > 0:
+            batch.set("is_demonstration", torch.zeros(len(batch), dtype=torch.bool, device=batch["index"].device))
+        return batch
 
     @override
     def apply_settings(self, settings: Settings, frames_total: int) -> None:
@@ -286,6 +305,9 @@ class MiniRaceMemory(Memory):
     def update_priority(self, batch: TensorDictBase) -> None:
         if self.buffer.sampler.alpha == 0:
             return
+        is_demonstration = batch.get("is_demonstration", None)
+        if is_demonstration is not None:
+            batch = batch[~is_demonstration]
         index = batch["index"]
         td_error = batch["td_error"]
         replay = self._settings.replay
@@ -306,7 +328,8 @@ class MiniRaceMemory(Memory):
     @override
     def state_dict(self) -> dict[str, Any]:
         shared = {"ring": self.buffer.ring.state_to_write(), "generator": self.buffer.generator.get_state()}
-        return shared | self.buffer.side_state_dict() | {"test": self.buffer_test.side_state_dict()}
+        sides = {"test": self.buffer_test.side_state_dict(), "demonstrations": self.demonstrations.state_dict()}
+        return shared | self.buffer.side_state_dict() | sides
 
     @override
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -317,6 +340,7 @@ class MiniRaceMemory(Memory):
         bounded = state_dict | {"ring": ring | {"capacity": min(int(ring["capacity"]), most)}}
         self.buffer.load_state_dict(bounded)
         self.buffer_test.load_side_state_dict(state_dict["test"])
+        self.demonstrations.load_state_dict(state_dict["demonstrations"])
 
 
 def pick_replay_device(

@@ -144,6 +144,14 @@ class MiniRaceReplayBuffer(ReplayBuffer):
             self.write_count += n_added
             return n_added
 
+    def empty_copy(self) -> MiniRaceReplayBuffer:
+        """Return a buffer with a ring of its own, for one row, and this one's rules, generator and transforms."""
+        ring = RingBuffer(1, *self.ring.row_form)
+        storage = TransitionStorage(ring, self.storage.n_steps_max, self.storage.views)
+        copy = MiniRaceReplayBuffer(storage, self.rules, ProportionalSampler(0.0), self._batch_size, self.generator)
+        copy._transform = self._transform
+        return copy
+
     def blank_batch(self) -> TensorDict:
         """Return an all-zero batch like `sample()`'s."""
         ring = RingBuffer(1, *self.ring.row_form)

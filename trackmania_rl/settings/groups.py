@@ -231,6 +231,8 @@ class ReplaySettings(Group):
     """Added to the error of a transition for its priority."""
     transforms: Stored[Parts] = ()
     """torchrl transforms of sampled batches, such as augmentations (examples/image_shifts.py)."""
+    demonstrations_share: Stored[ShareBelow1] = 0.0
+    """Share of demonstrations in each batch. They are then stored apart and never overwritten; 0 to mix them in."""
     offline: Annotated[Stored[Texts], OF_MACHINE] = ()
     """Minari data sets to learn from, by id or folder; alone, if n_collectors = 0: docs/datasets.rst."""
 
@@ -264,6 +266,8 @@ class AgentSettings(Group):
     """Quantiles per state in play; even."""
     iqn_kappa: PositiveFloat = 5e-3
     """Threshold of the quantile Huber loss between square and linear."""
+    demonstrations_margin: NonNegativeFloat = 0.0
+    """Margin of DQfD, in reward: a demonstration's action must be better by it; needs demonstrations_share. 0: off."""
     use_ddqn: bool = False
     """Double DQN: the online network chooses the next action, the target network values it."""
     target_action: Literal["max_of_each_quantile", "argmax_of_mean"] = "argmax_of_mean"
@@ -435,6 +439,8 @@ def _contradictions(settings: Settings) -> Iterator[str]:
         yield f"oversample_long_term_steps is above temporal_mini_race_duration_actions = {duration}"
     if duration is None and agent.expected_reward_per_action != 0:
         yield "expected_reward_per_action counts the actions left in a mini-race, and there are none: set it to 0.0"
+    if agent.demonstrations_margin > 0 and replay.demonstrations_share == 0:
+        yield "demonstrations_margin needs demonstrations_share above 0, as no other transitions are marked"
     if len({len(agent.conv_channels), len(agent.conv_kernel_sizes), len(agent.conv_strides)}) != 1:
         yield "conv_channels, conv_kernel_sizes and conv_strides have one entry for each convolution"
     if sync.sampling == "alternating" and game.games_per_collector < 2:
