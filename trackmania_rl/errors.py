@@ -53,7 +53,7 @@ def one_line(text: object, most_characters: int = 300) -> str:
 
 
 def is_logged(count: int) -> bool:
-    """Return whether the 1st, 10th, 100th ... repetition of a message has this number: the others are not logged."""
+    """Return whether a message is logged at this repetition: the 1st, 10th, 100th ..."""
     return math.log10(count).is_integer()
 
 

@@ -1,9 +1,9 @@
 """The replay memory's rows: every state in every stored race, once, in preallocated columns.
 
-The columns are in memory, or in memory-mapped files for memories larger than RAM (`RowFiles`). Rows stay in the files
-from one checkpoint to the next. The files have room for more rows than the memory holds, so that the newest
-checkpoint's rows are overwritten only after as many new ones. `claimed.npy` holds a number above all rows ever written,
-and is flushed before such a row is written: after a kill or power cut it proves which rows may have been overwritten.
+The columns are in memory, or in memory-mapped files for memories larger than RAM (`RowFiles`). The files have room for
+more rows than the memory holds, so that the newest checkpoint's rows are overwritten only after as many new ones.
+`claimed.npy` holds a number above all rows ever written, and is flushed first: after a kill or power cut it proves
+which rows may have been overwritten.
 """
 
 from __future__ import annotations

@@ -102,10 +102,7 @@ class Views:
 
     @functools.cached_property
     def constants(self) -> dict[str, Array]:
-        """Placeholders before a race's first row, by column, and the floats (A + 1, D) of discrete actions.
-
-        The last row of these floats is 0, for actions that are not there.
-        """
+        """Placeholders before a race's first row, by column; discrete actions' floats (A + 1, D), the last ones 0."""
         dtype = np.float32 if isinstance(self.action_before, tuple) else np.int64
         placeholders = {ACTIONS: np.array(self.action_before, dtype), REWARDS: np.zeros((), dtype=np.float32)}
         table = np.array(self.floats_of_actions, dtype=np.float32)
@@ -178,14 +175,7 @@ class Views:
 
 
 def _values(view: View, rows: RowsAround, columns: Mapping[str, Any], zero: int = 0) -> Any:
-    """Return the values (n, S, ...) of a view. Those before the races' first rows are replaced once.
-
-    Args:
-        view: of the column.
-        rows: around the states.
-        columns: by name.
-        zero: replacement with `has_zeros_before`.
-    """
+    """Return the values (n, S, ...) of a view, with `zero` before the races' first rows if it `has_zeros_before`."""
     column = columns[view.column]
     values = rows.take(column[..., view.part] if view.column == FLOATS else column, view.shifts)
     if view.column == FRAMES:

@@ -196,7 +196,6 @@ class Shot(NamedTuple):
 
 
 Overlay = Callable[[Shot], npt.NDArray[np.uint8]]
-"""Returns a copy of a picture with an overlay."""
 
 
 class RaceVideo(VideoFile):

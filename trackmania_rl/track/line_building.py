@@ -1,7 +1,7 @@
 """Reference lines from driven races: a car's samples become points at equal distances, start to finish.
 
-`path_of_ghost` cuts off the part after the finish, and abandoned stretches: a respawn puts the car back to the last
-checkpoint's middle, and the samples since that checkpoint are cut out.
+`path_of_ghost` cuts off the part after the finish. A respawn puts the car back to the last checkpoint's middle: the
+samples since then are cut out.
 
 A curve is laid through the samples: cubic Hermite pieces (de Boor, "A Practical Guide to Splines", chapter IV)
 over chord length, with tangents from the parabola through each sample and two neighbours (Bessel's). It is

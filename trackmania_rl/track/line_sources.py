@@ -60,12 +60,12 @@ def from_replays(
 
 
 def from_line(file: Path) -> LineSource:
-    """Return a reference line's file as it is; UserError if it is not usable."""
+    """Return a reference line as it is."""
     return LineSource(f"the line of {file.name}", BuiltLine(load_reference_line(file, LINE_SPACING_M), None))
 
 
 def from_uneven_line(file: Path) -> LineSource:
-    """Return another line, resampled at equal distances; UserError if it is too long."""
+    """Return another line, resampled; UserError if it is too long."""
     points_m = read_points(file)
     steps_m = np.linalg.norm(np.diff(points_m, axis=0), axis=1)
     if not steps_m.sum() <= MAX_LENGTH_M:
@@ -76,7 +76,7 @@ def from_uneven_line(file: Path) -> LineSource:
 
 
 def from_track(track: str, maps_folder: Path) -> LineSource:
-    """Return a track's line; UserError if there is no such track."""
+    """Return a track's line."""
     return from_line(reference_line_file(find_track_file(track, maps_folder)))
 
 
@@ -94,7 +94,7 @@ def from_blocks(map_file: Path, as_far_as_possible: bool = False) -> LineSource:
 
 
 def map_in(file: Path) -> Challenge:
-    """Return the Stadium map in a `.Challenge.Gbx` or a replay; UserError if there is none."""
+    """Return the Stadium map in a map or a replay."""
     if is_challenge_file(file):
         challenge: Challenge | None = read_challenge(file)
     elif is_replay_file(file):

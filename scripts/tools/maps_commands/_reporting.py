@@ -26,7 +26,6 @@ def say(text: object) -> None:
 
 
 def title_of(source: LineSource) -> str:
-    """Return a line's title with the race time, if there is one."""
     return source.title if source.race_time_ms is None else f"{source.title} in {format_time(source.race_time_ms)}"
 
 

@@ -1,7 +1,7 @@
-"""Cars and races in a running training: safetensors files in the run's folder `live/`, their writer and a reader.
+"""Cars and races in a running training: safetensors files in the run's folder `live/`, a writer and a reader.
 
-Collectors replace the files (`LiveMirror`) while a reader asks, by the modification time on `asked`, and on
-`asked-{collector}-{game}` for one game's races.
+Collectors replace them while a reader asks, by the modification time on `asked`, and on `asked-{collector}-{game}` for
+one game's races.
 """
 
 from __future__ import annotations

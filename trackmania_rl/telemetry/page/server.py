@@ -1,7 +1,7 @@
 """Page routes, WebSocket (one message for all tabs at each tick), health and Prometheus figures, and the HTTP server.
 
-Every request is checked (`Guard`): it must name this machine as host (against DNS rebinding) and no other site as
-origin. A page for other machines has a token, which the address carries once and a cookie afterwards.
+A request must name this machine as host (against DNS rebinding) and no other site as origin. A page for other machines
+has a token, which the address carries once and a cookie afterwards.
 """
 
 from __future__ import annotations
