@@ -34,7 +34,7 @@ def medals(author_ms: int) -> tuple[tuple[str, int], ...]:
 VALLEY = TrackDesign(
     name="valley",
     description="The default: nine corners from wide bends to a hairpin over mild hills, walls on both sides.",
-    times_ms=medals(20_300),
+    times_ms=medals(20_320),
     pieces=(
         straight(70),
         left(90, radius_m=50),
@@ -64,7 +64,7 @@ VALLEY = TrackDesign(
 SPEEDWAY = TrackDesign(
     name="speedway",
     description="Flat and fast: long bends of 80 to 150 m radius that want throttle control more than brakes.",
-    times_ms=medals(20_620),
+    times_ms=medals(20_590),
     width_m=26,
     pieces=(
         straight(180),
@@ -85,7 +85,7 @@ SPEEDWAY = TrackDesign(
 HILLS = TrackDesign(
     name="hills",
     description="Crests that make the car light and dips that press it down, corners right behind them.",
-    times_ms=medals(17_820),
+    times_ms=medals(17_810),
     pieces=(
         straight(60),
         straight(60, climb_m=7),
@@ -111,7 +111,7 @@ HILLS = TrackDesign(
 KART = TrackDesign(
     name="kart",
     description="Tight and technical: hairpins and chicanes on a narrow road.",
-    times_ms=medals(17_250),
+    times_ms=medals(17_210),
     width_m=14,
     pieces=(
         straight(45),
@@ -143,7 +143,7 @@ KART = TrackDesign(
 RALLY = TrackDesign(
     name="rally",
     description="Asphalt, dirt, grass and turbo by turns; grass verges where the walls end.",
-    times_ms=medals(18_730),
+    times_ms=medals(18_660),
     width_m=22,
     pieces=(
         straight(80),
@@ -173,7 +173,7 @@ RALLY = TrackDesign(
 JUMP = TrackDesign(
     name="jump",
     description="Two jumps over gaps: arrive too slowly and the car falls.",
-    times_ms=medals(14_870),
+    times_ms=medals(14_610),
     pieces=(
         straight(90),
         straight(35, climb_m=4, edge="drop"),
@@ -196,7 +196,7 @@ JUMP = TrackDesign(
 RING = TrackDesign(
     name="ring",
     description="Three laps of a closed circuit.",
-    times_ms=medals(41_220),
+    times_ms=medals(41_120),
     laps=3,
     width_m=18,
     pieces=close_lap(

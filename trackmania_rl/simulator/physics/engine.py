@@ -107,10 +107,10 @@ def update_engine(car: CarRecord, parameters: ParametersRecord, grounded: bool, 
         car.actual_rpm = 0.0
         car.clamped_rpm = 0.0
         return
+    car.gear_timer_s = max(car.gear_timer_s - dt, 0.0)
     if car.gear_timer_s > 0.0 or not grounded:
         free = parameters.free_rpm_up_per_s if pressed else -parameters.free_rpm_down_per_s
         car.clamped_rpm = min(max(car.clamped_rpm + free * dt, 0.0), parameters.max_rpm)
-        car.gear_timer_s = max(car.gear_timer_s - dt, 0.0)
         return
     if car.is_sliding and pressed:
         car.slide_factor += parameters.slide_factor_per_s * (parameters.slide_factor_max - car.slide_factor) * dt
