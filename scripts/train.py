@@ -40,7 +40,7 @@ from trackmania_rl.paths import PROJECT_FOLDER, WORKING_FOLDER, command_line_of,
 from trackmania_rl.runs.log import CommandClock, read_status
 from trackmania_rl.runs.snapshot import RunConfiguration, with_new_name
 from trackmania_rl.seeds import read_seed
-from trackmania_rl.settings import load_settings
+from trackmania_rl.settings import Settings, load_settings
 from trackmania_rl.settings.descriptions import settings_list
 from trackmania_rl.telemetry.statistics import TrainingStatistics
 from trackmania_rl.telemetry.terminal_view import TerminalView, open_terminal_view
@@ -75,9 +75,13 @@ class Arguments:
     list_settings: str | None
     resume_by: Sequence[str] = ()
 
+    def settings_before_maps(self) -> Settings:
+        """Return the settings without `--map`; demonstrations, which may be for its maps, are left out."""
+        return load_settings(self.config, [*self.set, "demonstrations=()"] if self.map else self.set)
+
     def with_run_name(self) -> Arguments:
         """Return the arguments with a name for an unnamed run."""
-        overrides = with_new_name(load_settings(self.config, self.set), self.set)
+        overrides = with_new_name(self.settings_before_maps(), self.set)
         return replace(self, set=overrides, resume_by=[f"--set={override}" for override in overrides[len(self.set) :]])
 
     def continued_after(self, watched: WatchedTraining) -> Arguments:
@@ -92,7 +96,7 @@ class Arguments:
             return self
         from trackmania_rl.track.named_maps import overrides_for_maps
 
-        settings = load_settings(self.config, self.set)
+        settings = self.settings_before_maps()
         chosen = overrides_for_maps(settings, PROJECT_FOLDER / settings.game.maps_folder, self.map)
         return replace(self, set=[*(f"{name}={value!r}" for name, value in chosen.items()), *self.set])
 

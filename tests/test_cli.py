@@ -167,3 +167,14 @@ def test_train_takes_words_of_plain_meaning_or_says_the_way(words, same, script_
     else:
         with pytest.raises(UserError, match=re.escape(same)):
             parsed(words)
+
+
+def test_demonstrations_may_be_for_a_map_of_the_command(script_module, monkeypatch, tmp_path):
+    inputs = tmp_path / "kart.inputs"
+    inputs.touch()
+    demonstrations = f"demonstrations=({{'map_name': 'kart', 'inputs': {str(inputs)!r}}},)"
+    monkeypatch.setattr(sys, "argv", ["train.py", "--map", "kart", "--set", demonstrations])
+    train = script_module("train")
+    arguments = train.Arguments(**vars(train.parse_arguments())).with_run_name().with_maps()
+    [demonstration] = load_settings(arguments.config, arguments.set).game.demonstrations
+    assert demonstration.map_name == "kart"
