@@ -6,7 +6,6 @@ docs/troubleshooting.rst has a section for each line. The exit code is 0 if ther
 Examples:
   python scripts/doctor.py
   python scripts/doctor.py --config config_files/config_tmnf.py --play
-  python scripts/doctor.py --cluster auto
   python scripts/doctor.py --connect https://learner:8470 --token-file token --certificate learner.crt
 """
 

@@ -16,7 +16,6 @@ environment renders RGB arrays.
 Examples:
   python scripts/evaluate.py save/simulated
   python scripts/evaluate.py save/simulated --races 20 --map kart --map maps/hills.toml --json results.json --no-video
-  python scripts/evaluate.py save/many_tracks --map generated:0.5:20000-20049
   python scripts/evaluate.py downloaded.driver --map kart
 """
 

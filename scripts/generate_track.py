@@ -4,7 +4,6 @@ The same seed and difficulty give the same files. Difficulty 0 is wide, smooth a
 tight and steep, with dirt, grass, missing walls and jumps. Trainings can make such tracks: docs/track_files.rst.
 
 Examples:
-  python scripts/generate_track.py --seed 7 --difficulty 0.5
   python scripts/generate_track.py --seed 7 --difficulty 0.9 --output maps/generated_hard.toml --picture hard.png
 """
 

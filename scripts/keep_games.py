@@ -5,7 +5,6 @@ for 12 hours is restarted. Ctrl-C ends all of them. Neither torch nor a GPU is n
 
 Examples:
   python scripts/keep_games.py --preset tmnf --ports 8478-8481
-  python scripts/keep_games.py --ports 8478                         # the simulated game
 """
 
 from __future__ import annotations

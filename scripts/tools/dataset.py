@@ -7,7 +7,6 @@ Examples:
   python scripts/tools/dataset.py record best.inputs --map valley --id trackmania/valley-expert-v0
   python scripts/tools/dataset.py record save/simulated --races 20 --finished-only --id trackmania/valley-driver-v0
   python scripts/tools/dataset.py export save/first save/second --id trackmania/memories-v0 --folder datasets
-  python scripts/tools/dataset.py info trackmania/valley-expert-v0 --config config_files/config.py
 """
 
 from __future__ import annotations

@@ -4,9 +4,7 @@ A training draws the same every pictures_interval_s. Here races are driven anew,
 kind, all but the first with a few forced actions at the start.
 
 Examples:
-  python scripts/tools/draw_diagnostics.py save/simulated
   python scripts/tools/draw_diagnostics.py save/simulated --map kart --races 10 --output kart_diagnostics
-  python scripts/tools/draw_diagnostics.py save/simulated --checkpoint save/simulated/drivers/000000512345.driver
 """
 
 from __future__ import annotations

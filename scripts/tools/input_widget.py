@@ -8,7 +8,6 @@ Over a video the output is an .mp4 (H.264, with the video's sound). Alone it is 
 
 Examples:
   python scripts/tools/input_widget.py valley.inputs --video recorded.mp4 --offset 3.2 --output with_keys.mp4
-  python scripts/tools/input_widget.py valley.inputs --output keys.mov --finish 20.3
 """
 
 from __future__ import annotations

@@ -8,7 +8,6 @@ Examples:
   python scripts/tools/observation_statistics.py --races 200 --output my_config/state_normalization.py
   python scripts/tools/observation_statistics.py --inputs save/simulated/best_runs/valley_25460/valley_25460.inputs \
       --map valley --output my_config/state_normalization.py
-  python scripts/tools/observation_statistics.py --run save/simulated --output my_config/state_normalization.py
 """
 
 from __future__ import annotations

@@ -7,7 +7,6 @@ replays are copied as well: it saves one if a race is a personal record and its 
 
 Examples:
   python scripts/tools/play_inputs.py save/tmnf/best_runs --map "My Challenges/A01.Challenge.Gbx" --output played
-  python scripts/tools/play_inputs.py valley.inputs --map valley --launch --config config_files/config.py --speed 80
 """
 
 from __future__ import annotations

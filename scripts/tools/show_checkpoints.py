@@ -6,7 +6,6 @@ With --output they are written to a script: put it in TMInterface's scripts fold
 Examples:
   python scripts/tools/show_checkpoints.py mine --real mine.Challenge.Gbx
   python scripts/tools/show_checkpoints.py maps/mine_0.5m.npy --every 10 --output triggers.txt
-  python scripts/tools/show_checkpoints.py mine.Challenge.Gbx
 """
 
 from __future__ import annotations

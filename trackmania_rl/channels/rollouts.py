@@ -7,13 +7,6 @@ The learner opens a sink for each collector, and receives::
     with rollouts.get(timeout_s=60) as race:      # its arrays are valid in here
         memory.extend(race)
 
-A collector drives until the run ends::
-
-    while (frames := sink.acquire_frames(game)) is not None:
-        run_state.pull()
-        version = run_state.pull_weights("exploration", network, version)
-        sink.put(game, play(frames, run_state.settings, run_state.frames_total, sink.beat))
-
 With synchronous sampling the learner calls `give_turn` and receives until no collector `is_at_turn`; a collector plays
 from `await_turn` to `end_turn`.
 
@@ -23,8 +16,7 @@ The learner unpickles the race from views of the slot, and returns the slot afte
 the collector waits.
 
 A collector may be killed at any moment without blocking another process: a message enters its pipe whole, no lock is
-shared, and a restarted collector gets another link. The memory has no name, so killed processes leave none. Processes
-are spawned.
+shared, and a restarted collector gets another link. The memory has no name, so killed processes leave none.
 """
 
 from __future__ import annotations

@@ -10,7 +10,6 @@ checkpoints. Loops and walls are rolled out to level road. Two files are written
 
 Examples:
   maps.py track mine.Challenge.Gbx best.Replay.Gbx --output maps/mine.toml --picture mine.png --drive careful
-  maps.py track mine.Challenge.Gbx maps/mine_0.5m.npy --output maps/mine.toml
 """
 
 from __future__ import annotations
