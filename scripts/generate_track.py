@@ -3,7 +3,7 @@
 The same seed and difficulty give the same files. Difficulty 0 is wide, smooth asphalt with long bends; 1 is narrow,
 tight and steep, with dirt, grass, missing walls and jumps. Trainings can make such tracks: docs/track_files.rst.
 
-Examples:
+Example:
   python scripts/generate_track.py --seed 7 --difficulty 0.9 --output maps/generated_hard.toml --picture hard.png
 """
 

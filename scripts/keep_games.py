@@ -3,7 +3,7 @@
 Each game listens at a port of its own, on this machine only. A game that has ended, hangs, does not greet or has run
 for 12 hours is restarted. Ctrl-C ends all of them. Neither torch nor a GPU is needed: docs/other_machines.rst.
 
-Examples:
+Example:
   python scripts/keep_games.py --preset tmnf --ports 8478-8481
 """
 

@@ -6,7 +6,7 @@ ends after 3.2 s, -5 if the video begins 5 s after the race.
 Over a video the output is an .mp4 (H.264, with the video's sound). Alone it is a .webm (VP9, for browsers and OBS) or a
 .mov (ProRes 4444, for video editors), 60 pictures a second, both transparent.
 
-Examples:
+Example:
   python scripts/tools/input_widget.py valley.inputs --video recorded.mp4 --offset 3.2 --output with_keys.mp4
 """
 

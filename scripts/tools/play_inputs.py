@@ -5,7 +5,7 @@ replays are copied as well: it saves one if a race is a personal record and its 
 --video the game's pictures are filmed, with time, speed, gear and keys over them, which takes longer than the race.
 --report compares the race with the same inputs on the simulated game, in a file without private data.
 
-Examples:
+Example:
   python scripts/tools/play_inputs.py save/tmnf/best_runs --map "My Challenges/A01.Challenge.Gbx" --output played
 """
 
