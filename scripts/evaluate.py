@@ -1,7 +1,7 @@
 """Drive the maps of a trained run, or of a driver's file, greedily: times, finish rates, inputs files and videos.
 
 The first race on a map is greedy; with --races N the others begin with --forced-actions actions that accelerate, drawn
-from the run's seed. The same command gives the same races.
+from the run's seed.
 
 The best race on each map is written as {map}_{time}.inputs, which TMInterface and scripts/replay_inputs.py can play,
 and filmed (H.264) with time, speed, gear, keys and Q values over the game's picture. Of generated tracks only the first

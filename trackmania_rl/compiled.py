@@ -32,7 +32,7 @@ KEPT_FOR_S: Final = 86_400.0
 def compiler_for(name: str, sources: Iterable[Path]) -> Callable[..., Any]:
     """Make a decorator for functions that compile together, cached on disk.
 
-    It takes numba's option `inline`. With `is_inner=True` only compiled functions may call the function: it compiles in
+    With `is_inner=True` only compiled functions may call the function: it compiles in
     three quarters of the time, without the wrapper for calls from Python, which crash.
 
     Equal inputs give equal bytes: no fast-math. Divisions do not check for zero, which doubles the speed. Numba

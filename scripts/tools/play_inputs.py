@@ -2,7 +2,7 @@
 
 The game runs already and listens at --port, or --launch starts one and ends it afterwards. With --output the game's own
 replays are copied as well: it saves one if a race is a personal record and its result is confirmed with Enter. With
---video the game's pictures are filmed, with time, speed, gear and keys over them, which takes longer than the race.
+--video the game's pictures are filmed, with time, speed, gear and keys over them.
 --report compares the race with the same inputs on the simulated game, in a file without private data.
 
 Example:

@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
@@ -43,7 +44,9 @@ from trackmania_rl.multiprocess.serving import ServeWorkers
 from trackmania_rl.multiprocess.worker import WorkerConfig, check_learner
 from trackmania_rl.paths import SHIPPED_FOLDER, program_version
 from trackmania_rl.race.race import CollectorProgress, CyclePosition, Fragment, Race, RaceFacts
+from trackmania_rl.runs.folder import RunFolder
 from trackmania_rl.settings import UserSettings, settings_from_flat
+from trackmania_rl.telemetry.live.feed import ASKED, FOLDER, LiveCar, LiveReader, write_cars
 
 from ..keep_games_command import wait_until
 from ..lacking import lacks
@@ -113,9 +116,9 @@ def with_compressor(settings, name):
     return settings_from_flat(settings.flat() | {"sample_compressor": f"{over_grpc.__name__}:{name}"})
 
 
-def test_the_learner_decompresses_races(settings):
+def test_the_learner_decompresses_races(settings, tmp_path):
     halves = with_compressor(settings, "HalfFloats")
-    run = Learner(halves)
+    run = Learner(halves, tmp_path)
     player = Player(run.address, halves)
     player.state.pull()
     player.play(1)
@@ -233,7 +236,7 @@ def test_columns_without_numbers_are_not_sent():
 class Learner:
     """A run's channels with a server of workers."""
 
-    def __init__(self, settings, access=ON_LOOPBACK, state=None):
+    def __init__(self, settings, folder, access=ON_LOOPBACK, state=None):
         self.run_state = SharedRunState(settings, {kind: network_of(0.5) for kind in WEIGHTS_KINDS})
         self.rollouts = Rollouts(settings.game.most_states, SPACES, 2, stop=self.run_state.stop_flag)
         self.channels = Channels(self.rollouts, self.run_state)
@@ -245,6 +248,7 @@ class Learner:
             session=3,
             progress={1000: CollectorProgress(n_races=6)},
             maps_folder=Path("maps"),
+            folder=RunFolder(folder / "save", folder / "tensorboard"),
         )
         if state is not None:
             self.server.load_state_dict(state)
@@ -266,11 +270,11 @@ class Learner:
 
 
 @pytest.fixture
-def learner(settings):
+def learner(settings, tmp_path):
     opened = []
 
     def open_it(*arguments, **named):
-        opened.append(Learner(settings, *arguments, **named))
+        opened.append(Learner(settings, tmp_path, *arguments, **named))
         return opened[-1]
 
     yield open_it
@@ -287,12 +291,13 @@ def facts(monkeypatch):
 class Player:
     """A collector's ends, connected to a learner."""
 
-    def __init__(self, address, settings, name=WORKER, token=TOKEN_TEXT, certificate=None):
+    def __init__(self, address, settings, name=WORKER, token=TOKEN_TEXT, certificate=None, folder=SHIPPED_FOLDER):
         machine = WorkerSide(
             settings_of=WorkerConfig(SHIPPED_FOLDER, UserSettings()).settings_of,
             settings=settings,
             facts=FACTS,
             maps_folder=SHIPPED_FOLDER / "maps",
+            folder=folder,
             frames_shape=frames_shape(settings.game.most_states, SPACES),
             weights_bytes=packed(network_of(0.0)).numel(),
         )
@@ -457,6 +462,37 @@ def test_hostile_clients_are_refused_in_one_line_and_others_play_on(learner, con
     good.play(1)
     run.take(1)
     assert run.rollouts.get(timeout_s=0.1) is None
+
+
+def a_car(**changes):
+    """A car as a worker's collector shows it."""
+    values = {"collector": 0, "game": 1, "map_name": "valley", "track": "valley", "position": (1.5, 20.0, -3.0)}
+    return LiveCar(**values | {"is_explo": True, "timestamp_s": time.time()} | changes)
+
+
+def test_cars_of_a_worker_are_on_the_live_page_while_it_is_open(learner, connect, tmp_path):
+    run, page = learner(), LiveReader(tmp_path / "save")
+    live = tmp_path / "worker" / FOLDER
+    live.mkdir(parents=True)
+    player = connect(run, folder=live.parent)
+    write_cars(live, 0, [a_car(timestamp_s=time.time() + 5.0)])  # by the worker's clock
+    time.sleep(0.2)
+    assert not (live / ASKED).exists(), "the page is not open"
+    wait_until(page.cars)
+    [car] = page.cars()
+    assert (car.collector, car.game, car.position) == (1000, 1, (1.5, 20.0, -3.0))
+    assert car.timestamp_s <= time.time()
+    player.play(1)
+    run.take(1)
+
+
+def test_damaged_cars_are_refused(learner):
+    run, hello = learner(), hello_of("3" * 32)
+    too_many = [a_car()] * (over_grpc.MOST_CARS + 1)
+    spoiled = [a_car(map_name="../x"), a_car(track="a/b"), a_car(position=(1.0, math.nan, 0.0)), a_car(game=-1)]
+    texts = [over_grpc.encode_cars(cars) for cars in (too_many, *([car] for car in spoiled))]
+    for text in (*texts, "{}", "[[", '[{"game": 1}]', over_grpc.encode_cars([a_car()])[:-1]):
+        assert call(run, "Play", hello, pb.Upload(cars=text))[0] == "INVALID_ARGUMENT", text[:80]
 
 
 def test_a_call_that_another_one_replaced_brings_no_race(learner):

@@ -11,13 +11,13 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import zstandard
 from google.protobuf.message import DecodeError, Message
-from pydantic import ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 from typing_extensions import override
 
 from trackmania_rl.channels import workers_pb2 as pb
@@ -31,6 +31,7 @@ from trackmania_rl.race.race import Race, RaceFacts
 from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.settings import Settings
 from trackmania_rl.settings.values import LAST_PORT
+from trackmania_rl.telemetry.live.feed import LiveCar
 
 if TYPE_CHECKING:
     from torch import nn
@@ -71,6 +72,8 @@ LARGEST_NUMBER: Final = 1e30
 MOST_DIMENSIONS: Final = 5
 COLUMN_TYPES: Final = frozenset(np.dtype(letter).name for letter in "?bBhHiIqQefd")
 """Types of numbers that a race may have."""
+MOST_CARS: Final = 1024
+_CARS: Final = TypeAdapter(Annotated[list[LiveCar], Field(max_length=MOST_CARS)])
 Arrays = dict[str, npt.NDArray[Any]]
 COMPRESSION_LEVEL: Final = 1
 """Higher levels of zstandard save 2 % of a race's bytes and take several times as long."""
@@ -149,6 +152,23 @@ def decode_race(data: bytes, max_actions: int, spaces: Spaces, decompress: Calla
     except Exception as error:  # decompress gets columns that were not checked
         raise MessageError(f"a race is refused: {one_line(error, 200)}") from None
     return race
+
+
+def encode_cars(cars: Sequence[LiveCar]) -> str:
+    """Encode the newest places of a machine's cars."""
+    return json.dumps([vars(car) for car in cars])
+
+
+def decode_cars(text: str) -> list[LiveCar]:
+    """Decode the newest places of a machine's cars.
+
+    Raises:
+        MessageError: if they are damaged.
+    """
+    try:
+        return _CARS.validate_json(text, strict=True)
+    except ValidationError as error:
+        raise MessageError(f"the cars are damaged: {printable(error.errors()[0]['msg'])}") from None
 
 
 def _array_of(column: pb.Column) -> npt.NDArray[Any]:

@@ -43,6 +43,7 @@ from trackmania_rl.race.race import CollectorProgress, Race
 from trackmania_rl.settings import Settings
 from trackmania_rl.settings.groups import COLLECTOR_SETTINGS
 from trackmania_rl.settings.loading import changed_settings
+from trackmania_rl.telemetry.live.feed import LiveReader
 
 log = logging.getLogger(__name__)
 
@@ -157,6 +158,7 @@ class WorkerSide:
         settings_of: reads the learner's settings, JSON, as those of this machine.
         settings: the first ones.
         facts: see `over_grpc.fingerprint`, besides those of maps.
+        folder: of this worker, temporary.
         frames_shape: of the longest race.
         weights_bytes: size of a network's weights.
     """
@@ -165,6 +167,7 @@ class WorkerSide:
     settings: Settings
     facts: Mapping[str, str]
     maps_folder: Path
+    folder: Path
     frames_shape: tuple[int, int, int, int]
     weights_bytes: int
 
@@ -212,6 +215,8 @@ class RemoteLearner(RolloutSink, RunState):
         self._weights: dict[str, tuple[int, bytes]] = {}  # version and bytes, by kind
         self._digests: dict[str, bytes] = {}
         self._arriving = bytearray()
+        self._live = LiveReader(machine.folder)
+        self._is_watched = False
         self._changed = threading.Condition()
         self._run_id = ""
         self._n_calls = 0
@@ -353,7 +358,7 @@ class RemoteLearner(RolloutSink, RunState):
             log_away(self._address, why)
 
     def _uploads(self, call: int) -> Iterator[bytes]:
-        """Yield the messages of a call: first a hello, and then races, those that belong together at once."""
+        """Yield the messages of a call: first a hello, then races, those that belong together at once, and cars."""
         yield pb.Upload(hello=pb.Hello(collector=self._collector, digests=self._digests)).SerializeToString()
         while self._n_calls == call and not self._stop.value:
             with self._changed:
@@ -362,6 +367,8 @@ class RemoteLearner(RolloutSink, RunState):
                 self._sent = max(packet, default=self._sent)
             for race in packet.values():
                 yield pb.Upload(race=race).SerializeToString()
+            if self._is_watched and (cars := self._live.cars()):
+                yield pb.Upload(cars=over_grpc.encode_cars(cars)).SerializeToString()
 
     def _waiting(self) -> dict[int, bytes]:
         """Return the races to send by their numbers; none without a connection, or if more are to come."""
@@ -398,6 +405,7 @@ class RemoteLearner(RolloutSink, RunState):
         if news.HasField("weights"):
             self._receive_weights(news.weights)
         self._frames_total = max(self._frames_total, min(news.frames_total, 2**62))
+        self._is_watched = news.is_watched
         with self._changed:
             self._received = news.received
             for number in [number for number in self._races if number <= news.taken]:

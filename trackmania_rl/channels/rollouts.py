@@ -7,9 +7,6 @@ The learner opens a sink for each collector, and receives::
     with rollouts.get(timeout_s=60) as race:      # its arrays are valid in here
         memory.extend(race)
 
-With synchronous sampling the learner calls `give_turn` and receives until no collector `is_at_turn`; a collector plays
-from `await_turn` to `end_turn`.
-
 The learner creates a `_Link` for each collector: a few slots of memory, and pipes. The collector receives the number of
 a free slot, pickles the race into the slot with its arrays as out-of-band buffers, and sends the places of the buffers.
 The learner unpickles the race from views of the slot, and returns the slot after copying the race. Without a free slot

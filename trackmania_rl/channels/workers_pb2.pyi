@@ -57,20 +57,22 @@ class Weights(_message.Message):
     def __init__(self, kind: _Optional[str] = ..., digest: _Optional[bytes] = ..., size: _Optional[int] = ..., offset: _Optional[int] = ..., piece: _Optional[bytes] = ...) -> None: ...
 
 class News(_message.Message):
-    __slots__ = ("description", "frames_total", "received", "taken", "settings", "weights")
+    __slots__ = ("description", "frames_total", "received", "taken", "settings", "weights", "is_watched")
     DESCRIPTION_FIELD_NUMBER: _ClassVar[int]
     FRAMES_TOTAL_FIELD_NUMBER: _ClassVar[int]
     RECEIVED_FIELD_NUMBER: _ClassVar[int]
     TAKEN_FIELD_NUMBER: _ClassVar[int]
     SETTINGS_FIELD_NUMBER: _ClassVar[int]
     WEIGHTS_FIELD_NUMBER: _ClassVar[int]
+    IS_WATCHED_FIELD_NUMBER: _ClassVar[int]
     description: Description
     frames_total: int
     received: int
     taken: int
     settings: str
     weights: Weights
-    def __init__(self, description: _Optional[_Union[Description, _Mapping]] = ..., frames_total: _Optional[int] = ..., received: _Optional[int] = ..., taken: _Optional[int] = ..., settings: _Optional[str] = ..., weights: _Optional[_Union[Weights, _Mapping]] = ...) -> None: ...
+    is_watched: bool
+    def __init__(self, description: _Optional[_Union[Description, _Mapping]] = ..., frames_total: _Optional[int] = ..., received: _Optional[int] = ..., taken: _Optional[int] = ..., settings: _Optional[str] = ..., weights: _Optional[_Union[Weights, _Mapping]] = ..., is_watched: _Optional[bool] = ...) -> None: ...
 
 class Column(_message.Message):
     __slots__ = ("name", "dtype", "shape", "data")
@@ -93,9 +95,11 @@ class Race(_message.Message):
     def __init__(self, facts: _Optional[str] = ..., columns: _Optional[_Iterable[_Union[Column, _Mapping]]] = ...) -> None: ...
 
 class Upload(_message.Message):
-    __slots__ = ("hello", "race")
+    __slots__ = ("hello", "race", "cars")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     RACE_FIELD_NUMBER: _ClassVar[int]
+    CARS_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
     race: bytes
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., race: _Optional[bytes] = ...) -> None: ...
+    cars: str
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., race: _Optional[bytes] = ..., cars: _Optional[str] = ...) -> None: ...

@@ -1,9 +1,7 @@
 """Replay in a `.Replay.Gbx` or `.Ghost.Gbx` file: races with times, samples and inputs, and the map.
 
-A ghost is one race: car samples (usually every 100 ms) and every input change, to the engine's 10 ms. A
-replay is one or more ghosts and the map.
-
-A ghost's inputs convert to a TMInterface input script, and back. The clocks differ by one tick: an event at 10 ms in a
+A ghost is one race: car samples (usually every 100 ms) and every input change, to the engine's 10 ms.
+Its inputs convert to a TMInterface input script, and back. The clocks differ by one tick: an event at 10 ms in a
 ghost first acts in the tick that begins at race time 0, and is 0.00 in a script (`EVENT_TIME_ORIGIN_MS`). The ghost's
 clock starts at the event `_FakeIsRaceRunning`, usually at 0; replays recorded by TMInterface have it at 65,535 ms.
 

@@ -17,9 +17,9 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Final
 
 import grpc
@@ -37,6 +37,7 @@ from trackmania_rl.paths import program_version
 from trackmania_rl.race.race import CollectorProgress, Race
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import Settings
+from trackmania_rl.telemetry.live.feed import ASKED, CARS_EVERY_S, FOLDER, LiveCar, is_asked, write_cars
 from trackmania_rl.training.hooks.hook import Hook
 
 log = logging.getLogger(__name__)
@@ -93,6 +94,7 @@ class _Worker:
     n_refused: int = 0  # messages, of which the 1st, 10th, 100th ... are logged
     call: grpc.ServicerContext | None = None  # newest one of this session, which alone is answered; None if it is away
     refusal: str = ""  # of a message of this call
+    shown_at_s: float = 0.0  # time of its newest cars on the live page
     changed: threading.Condition = field(default_factory=threading.Condition)
 
     def wait_for_change(self, sent: pb.News) -> None:
@@ -163,6 +165,9 @@ class ServeWorkers(Hook):
             UserError: if the address, the certificate or its key cannot be used.
         """
         raise_file_limit()
+        self._live_folder = self.run.folder.path / FOLDER
+        with contextlib.suppress(OSError):  # the live page cannot ask
+            self._live_folder.mkdir(parents=True, exist_ok=True)
         self._max_actions = self.run.settings.game.most_states
         most_bytes = MOST_UPLOAD_BYTES + slot_bytes(self._max_actions, self.run.spaces)
         self._compressor = over_grpc.make_sample_compressor(self.run.settings)
@@ -291,7 +296,12 @@ class ServeWorkers(Hook):
                 context.abort(Code.ABORTED, "another call of this worker has replaced this one")
             if worker.refusal:
                 context.abort(Code.INVALID_ARGUMENT, worker.refusal)
-            news = pb.News(frames_total=run_state.frames_total, received=worker.received, taken=worker.taken)
+            news = pb.News(
+                frames_total=run_state.frames_total,
+                received=worker.received,
+                taken=worker.taken,
+                is_watched=is_asked(self._live_folder / ASKED, time.time()),
+            )
             counts = pb.News()
             counts.CopyFrom(news)
             if run_state.settings is not settings:
@@ -333,18 +343,29 @@ class ServeWorkers(Hook):
             return weights
 
     def _receive(self, worker: _Worker, uploads: Iterator[bytes], context: grpc.ServicerContext) -> None:
-        """Put the races of a call into the learner's queue."""
+        """Put the races of a call into the learner's queue, and show its cars."""
         with contextlib.suppress(grpc.RpcError):  # the call has ended
             for data in uploads:
                 try:
-                    message = over_grpc.parse(pb.Upload, data).race
+                    upload = over_grpc.parse(pb.Upload, data)
+                    if upload.cars:
+                        self._show(worker, over_grpc.decode_cars(upload.cars))
+                        continue
                     race = over_grpc.decode_race(
-                        message, self._max_actions, self.run.spaces, self._compressor.decompress
+                        upload.race, self._max_actions, self.run.spaces, self._compressor.decompress
                     )
                 except MessageError as error:
                     self._refuse(worker, context, str(error))
                     return
                 self._queue(worker, context, race)
+
+    def _show(self, worker: _Worker, cars: Sequence[LiveCar]) -> None:
+        """Show a worker's cars on the live page, by this machine's clock."""
+        now_s = time.time()
+        if now_s - worker.shown_at_s >= CARS_EVERY_S:
+            worker.shown_at_s = now_s
+            own = [replace(car, collector=worker.number, timestamp_s=now_s) for car in cars]
+            write_cars(self._live_folder, worker.number, own)
 
     def _refuse(self, worker: _Worker, context: grpc.ServicerContext, why: str) -> None:
         """End a call because of one of its messages."""

@@ -189,6 +189,7 @@ class Worker:
             settings=settings,
             facts=over_grpc.fingerprint(settings, spaces, network, maps_folder),
             maps_folder=maps_folder,
+            folder=folder,
             frames_shape=frames_shape(settings.game.most_states, spaces),
             weights_bytes=packed(network).numel(),
         )

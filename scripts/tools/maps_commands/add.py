@@ -4,8 +4,7 @@ Check and draw the line, copy the map beside it, and make a track for the simula
 trains on it. Entries of map_cycle can be written into a configuration file: --insert adds them, --only replaces all
 maps. The previous file is kept as .bak (then .bak2, ...).
 
-Instead of the map's file a replay can be given; its map is then written to a file:
-  python scripts/tools/maps.py add best.Replay.Gbx --name mine
+Instead of the map's file a replay can be given; its map is then written to a file.
 
 An entry's map_path is loaded by the game. For the real game it is the map's file, which must also be in the game's
 Tracks/Challenges folder. For the simulated game it is the track. A line alone (.npy, from "maps.py line") can be added

@@ -1,9 +1,8 @@
 """Car collision with a mesh: wheels and body, all ellipsoids, against the faces near the car.
 
 A part touches a face if its deepest point is over it. It also touches a face if it overlaps the face's edge, unless
-that edge is in another touched face's plane (a seam). It is then pushed along the face's normal too, as
-cars are at the step between grass and road. Each wheel and body ellipsoid counts only the deepest contacts with
-ground and wall. Vectors are in car axes unless noted.
+that edge is in another touched face's plane (a seam). It is then pushed along the face's normal, too. Each wheel and
+body ellipsoid counts only the deepest contacts with ground and wall. Vectors are in car axes unless noted.
 
 Most functions are inlined: a call with a mesh counts array references, which costs more than the geometry.
 """

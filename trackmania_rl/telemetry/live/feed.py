@@ -12,14 +12,15 @@ import logging
 import math
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import Field, FiniteFloat
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
@@ -28,6 +29,7 @@ from trackmania_rl.race.actions import actions_of_game
 from trackmania_rl.race.observation_kernel import CAR_COLUMNS
 from trackmania_rl.race.race import Race
 from trackmania_rl.settings import MapEntry
+from trackmania_rl.settings.values import FileName
 from trackmania_rl.track.game_map import map_file
 
 log = logging.getLogger(__name__)
@@ -65,6 +67,19 @@ def write_record(file: Path, values: Any, arrays: Arrays = MappingProxyType({}))
         part.replace(file)
 
 
+def write_cars(folder: Path, collector: int, cars: Iterable[LiveCar]) -> None:
+    """Replace a collector's file of cars in a `live/` folder."""
+    write_record(folder / CARS_FILE.format(collector=collector), [vars(car) for car in cars])
+
+
+def is_asked(request: Path, now_s: float) -> bool:
+    """Return whether a reader has asked a short time ago."""
+    try:
+        return abs(now_s - request.stat().st_mtime) < ASKED_FOR_S
+    except OSError:
+        return False
+
+
 def read_record(file: Path) -> tuple[Any, Arrays] | None:
     """Read a `write_record` file; None if missing or damaged."""
     try:
@@ -86,13 +101,13 @@ class LiveCar:
         timestamp_s: the state's `time.time`.
     """
 
-    collector: int
-    game: int
-    map_name: str
-    track: str
-    position: tuple[float, float, float]
+    collector: Annotated[int, Field(ge=0, lt=2**31)]
+    game: Annotated[int, Field(ge=0, lt=2**31)]
+    map_name: FileName
+    track: FileName
+    position: tuple[FiniteFloat, FiniteFloat, FiniteFloat]
     is_explo: bool
-    timestamp_s: float
+    timestamp_s: FiniteFloat
 
     @property
     def age_s(self) -> float:
@@ -237,7 +252,6 @@ class LiveMirror:
         self._is_asked = False
         self._watched: set[int] = set()
         self._next_look_s = -math.inf
-        self._cars_file = folder / CARS_FILE.format(collector=collector)
         self._cars: dict[int, LiveCar] = {}
         self._next_write_s = -math.inf
         self._next_car_s = np.full(games.n_games, -math.inf)
@@ -273,23 +287,16 @@ class LiveMirror:
     def close(self) -> None:
         """Remove the files."""
         races = self._folder.glob(RACE_FILE.format(collector=self._collector, game="*"))
-        for file in (self._cars_file, *races):
+        for file in (self._folder / CARS_FILE.format(collector=self._collector), *races):
             self._remove(file)
 
     def _read_requests(self, now_s: float) -> None:
-        self._is_asked = self._is_new(self._folder / ASKED, now_s)
+        self._is_asked = is_asked(self._folder / ASKED, now_s)
         requests = self._folder.glob(f"{ASKED}-{self._collector}-*") if self._is_asked else ()
-        watched = {int(file.name.rpartition("-")[2]) for file in requests if self._is_new(file, now_s)}
+        watched = {int(file.name.rpartition("-")[2]) for file in requests if is_asked(file, now_s)}
         for game in self._watched - watched:
             self._remove(self._folder / RACE_FILE.format(collector=self._collector, game=game))
         self._watched = watched
-
-    @staticmethod
-    def _is_new(request: Path, now_s: float) -> bool:
-        try:
-            return abs(now_s - request.stat().st_mtime) < ASKED_FOR_S
-        except OSError:
-            return False
 
     @staticmethod
     def _remove(file: Path) -> None:
@@ -319,7 +326,7 @@ class LiveMirror:
                 )
         if now_s >= self._next_write_s:
             self._next_write_s = now_s + CARS_EVERY_S
-            write_record(self._cars_file, [vars(car) for car in self._cars.values()])
+            write_cars(self._folder, self._collector, self._cars.values())
 
     def _write_race(self, name: int | str, game: int, entry: MapEntry, race: Race) -> None:
         results = race.columns
