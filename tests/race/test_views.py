@@ -1,5 +1,7 @@
 """Views while a race is driven, and their allowed names and shifts."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -33,6 +35,21 @@ def test_views_of_a_race():
         np.testing.assert_array_equal(images[t], [frames[max(t - back, 0), 0] for back in (4, 2, 0)])
         before = [floats[max(t - back, 0), 1:3] for back in (3, 1)]
         taken = [KEYS[actions[t - back]] if t >= back else KEYS[2] for back in (2, 1)]
+        np.testing.assert_array_equal(seen[t], np.concatenate([floats[t], *before, *taken]).astype(np.float32))
+
+
+def test_rows_before_a_race_can_be_zeros():
+    inputs = tuple(dataclasses.replace(view, has_zeros_before=True) for view in VIEWS.inputs)
+    views = dataclasses.replace(VIEWS, inputs=inputs)
+    _, floats, actions = race_of(4)
+    actions[3] = 10**6  # memory that no action was written to yet
+    _, seen = views.of_states(
+        np.zeros((1, 4, 1, 0, 0), np.uint8), floats[None], actions[None], np.zeros(4, dtype=int), np.arange(4)
+    )
+    nothing = np.zeros(2)
+    for t in range(4):
+        before = [floats[t - back, 1:3] if t >= back else nothing for back in (3, 1)]
+        taken = [KEYS[actions[t - back]] if t >= back else nothing for back in (2, 1)]
         np.testing.assert_array_equal(seen[t], np.concatenate([floats[t], *before, *taken]).astype(np.float32))
 
 
