@@ -314,17 +314,26 @@ def test_a_gradient_that_is_not_finite_moves_no_weights_to_nowhere(loss, setting
     assert not_finite_tensors(learner.state_dict()) == []
 
 
+TWO_DISCOUNTS = {"gamma_schedule": ((0, 0.9), (1, 0.9))}
+
+
 @pytest.mark.parametrize(
-    ("loss", "options", "gamma", "message"),
+    ("loss", "options", "changes", "message"),
     [
-        (SACLoss, {}, 1, r"SACLoss is for actions that are numbers, .* but the games take Discrete\(7\)"),
-        (ReinforceLoss, {}, 1, r"TorchRLAgent\(loss=ReinforceLoss\): choose one of SACLoss, "),
-        (torchrl_agent.DQNLoss, {"dubble_dqn": True}, 1, "DQNLoss has no option dubble_dqn"),
-        (torchrl_agent.DQNLoss, {}, 2, r"gamma_schedule = .* has one discount all the time; set gamma_schedule ="),
+        (SACLoss, {}, {}, r"SACLoss is for actions that are numbers, .* but the games take Discrete\(7\)"),
+        (ReinforceLoss, {}, {}, r"TorchRLAgent\(loss=ReinforceLoss\): choose one of SACLoss, "),
+        (torchrl_agent.DQNLoss, {"dubble_dqn": True}, {}, "DQNLoss has no option dubble_dqn"),
+        (
+            torchrl_agent.DQNLoss,
+            {},
+            TWO_DISCOUNTS,
+            r"gamma_schedule = .* one discount all the time; set gamma_schedule =",
+        ),
+        (torchrl_agent.DQNLoss, {}, {"demonstrations_margin": 0.1}, "demonstrations_margin: DQNLoss has no margin"),
     ],
 )
-def test_misfits_are_named(settings, loss, options, gamma, message):
-    schedule = tuple((frame, 0.9) for frame in range(gamma))
-    settings = settings.model_copy(update={"agent": settings.agent.model_copy(update={"gamma_schedule": schedule})})
+def test_misfits_are_named(settings, loss, options, changes, message):
+    changes = {"gamma_schedule": ((0, 0.9),)} | changes
+    settings = settings.model_copy(update={"agent": settings.agent.model_copy(update=changes)})
     with pytest.raises(SettingsError, match=message):
         TorchRLAgent(settings, spaces_for(torchrl_agent.DQNLoss), SeedTree(0), loss=loss, **options)

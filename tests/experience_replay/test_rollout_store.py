@@ -92,6 +92,9 @@ def test_it_resumes_in_the_middle_of_an_epoch(store, settings):
         assert drawn[0] == drawn[1]
 
 
-def test_a_setting_that_does_not_fit_is_named(default_settings):
+def test_a_setting_that_does_not_fit_is_named(default_settings, settings):
     with pytest.raises(SettingsError, match=r"memory: RolloutStore needs n_steps = 1"):
         RolloutStore(default_settings, SPACES, SeedTree(0))
+    with_share = settings_from_flat(settings.flat() | {"demonstrations_share": 0.1})
+    with pytest.raises(SettingsError, match=r"memory: RolloutStore needs demonstrations_share = 0.0"):
+        RolloutStore(with_share, SPACES, SeedTree(0))

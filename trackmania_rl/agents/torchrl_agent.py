@@ -162,6 +162,8 @@ class TorchRLAgent:
                 f"gamma_schedule = {settings.agent.gamma_schedule}: {loss.__name__} has one discount all the time; set "
                 f"gamma_schedule = ((0, {settings.agent.gamma_schedule[0][1]}),)"
             )
+        if settings.agent.demonstrations_margin > 0:
+            raise SettingsError(f"demonstrations_margin: {loss.__name__} has no margin: set it to 0")
         self._settings, self._spaces = settings, spaces
         self._network_seed = seeds.integer("network")
         self._learner_seed = seeds.integer("learner")

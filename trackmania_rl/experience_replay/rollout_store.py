@@ -16,8 +16,8 @@ from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import Settings, SettingsError
 
-NEEDED: Final = {"n_steps": 1, "temporal_mini_race_duration_actions": None}
-"""Settings without which a rollout's transitions do not follow one another."""
+NEEDED: Final = {"n_steps": 1, "temporal_mini_race_duration_actions": None, "demonstrations_share": 0.0}
+"""Settings for transitions that follow one another, all drawn by the policy."""
 
 
 class RolloutStore(Memory):
