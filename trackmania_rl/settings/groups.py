@@ -480,12 +480,13 @@ def _contradictions(settings: Settings) -> Iterator[str]:
     generated = {entry.map_name for entry in game.map_cycle if entry.generator is not None}
     others = {entry.map_name for entry in game.map_cycle if entry.generator is None}
     for entry in game.map_cycle:
-        n_files = bool(entry.map_path) + bool(entry.reference_line)
-        needs_one = game.games == RACES
-        is_wrong = n_files == 2 if entry.generator is not None else n_files == 0 and needs_one
-        # An environment of its own may have levels without a line.
-        is_level = not needs_one and entry.generator is None and entry.reference_line == ""
-        if is_wrong or (n_files == 1 and not is_level):
+        if entry.generator is not None:
+            is_complete = entry.map_path == entry.reference_line == ""
+        elif game.games == RACES:
+            is_complete = "" not in (entry.map_path, entry.reference_line)
+        else:  # levels of an environment need no line
+            is_complete = entry.map_path != "" or entry.reference_line == ""
+        if not is_complete:
             yield f"map {entry.map_name!r}: give map_path and reference_line, or a generator"
     for name in (demonstration.map_name for demonstration in game.demonstrations):
         if name not in others:
