@@ -80,13 +80,17 @@ def frames_shape(max_actions: int, spaces: Spaces) -> tuple[int, int, int, int]:
     return (max_actions, 1, *spaces.image_size_px)
 
 
+def _frames_bytes(shape: tuple[int, int, int, int]) -> int:
+    return _aligned(math.prod(shape))  # uint8
+
+
 def slot_bytes(max_actions: int, spaces: Spaces) -> int:
-    """Return the size of a slot for the longest race: its frames (uint8) come first.
+    """Return the size of a slot for the longest race: its frames come first.
 
     The system provides pages at the first write, so unused length costs nothing.
     """
     bytes_per_action = 4 * (spaces.n_row_floats + spaces.n_values) + OTHER_BYTES_PER_ACTION
-    frames_bytes = _aligned(math.prod(frames_shape(max_actions, spaces)))
+    frames_bytes = _frames_bytes(frames_shape(max_actions, spaces))
     return frames_bytes + _aligned((max_actions + 1) * bytes_per_action) + OTHER_BYTES_PER_RACE
 
 
@@ -267,7 +271,7 @@ class SharedRolloutSink(RolloutSink):
         views = [memoryview(pickled), *(buffer.raw() for buffer in buffers)]
         frames_at = np.asarray(slot).ctypes.data
         in_place = [view.nbytes > 0 and np.asarray(view).ctypes.data == frames_at for view in views]
-        next_offset = _aligned(math.prod(self._link.frames_shape)) if any(in_place) else 0
+        next_offset = _frames_bytes(self._link.frames_shape) if any(in_place) else 0
         places: list[tuple[int, int]] = []
         for view, is_in_place in zip(views, in_place, strict=True):
             places.append((0 if is_in_place else next_offset, view.nbytes))
