@@ -478,7 +478,12 @@ def test_cars_of_a_worker_are_on_the_live_page_while_it_is_open(learner, connect
     write_cars(live, 0, [a_car(timestamp_s=time.time() + 5.0)])  # by the worker's clock
     time.sleep(0.2)
     assert not (live / ASKED).exists(), "the page is not open"
-    wait_until(page.cars)
+
+    def is_shown():
+        run.server.tick()
+        return page.cars()
+
+    wait_until(is_shown)
     [car] = page.cars()
     assert (car.collector, car.game, car.position) == (1000, 1, (1.5, 20.0, -3.0))
     assert car.timestamp_s <= time.time()

@@ -156,6 +156,7 @@ class ServeWorkers(Hook):
         self._weights = dict.fromkeys(WEIGHTS_KINDS, _Weights())
         self._run_id = uuid.uuid4().hex
         self._ends = False
+        self._is_watched = False
 
     @override
     def begin(self) -> None:
@@ -209,7 +210,8 @@ class ServeWorkers(Hook):
 
     @override
     def tick(self) -> None:
-        """Count the workers."""
+        """Count the workers; look for an open live page."""
+        self._is_watched = is_asked(self._live_folder / ASKED, time.time())
         self.run.n_workers = sum(worker.call is not None for worker in tuple(self._workers.values()))
 
     @override
@@ -300,7 +302,7 @@ class ServeWorkers(Hook):
                 frames_total=run_state.frames_total,
                 received=worker.received,
                 taken=worker.taken,
-                is_watched=is_asked(self._live_folder / ASKED, time.time()),
+                is_watched=self._is_watched,
             )
             counts = pb.News()
             counts.CopyFrom(news)
