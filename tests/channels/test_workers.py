@@ -23,11 +23,11 @@ import pytest
 import torch
 import zstandard
 
-from trackmania_rl.agents.weights import packed
+from trackmania_rl.agents.weights import digest_of, packed
 from trackmania_rl.channels import over_grpc, remote
 from trackmania_rl.channels import workers_pb2 as pb
 from trackmania_rl.channels.heartbeat import Heartbeat
-from trackmania_rl.channels.over_grpc import MessageError, WorkerAccess, decode_race, digest_of, encode_race
+from trackmania_rl.channels.over_grpc import MessageError, WorkerAccess, decode_race, encode_race
 from trackmania_rl.channels.remote import LearnerAddress, RemoteLearner, WorkerSide
 from trackmania_rl.channels.rollouts import Rollouts, frames_shape, make_stop_flag, slot_bytes
 from trackmania_rl.channels.run_state import (

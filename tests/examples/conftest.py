@@ -18,7 +18,7 @@ from trackmania_rl.runs.snapshot import LiveSettings, write_snapshot
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import load_settings
 from trackmania_rl.training.building import begin_run, make_hooks
-from trackmania_rl.training.collector import Collector, CollectorParts, WeightPuller
+from trackmania_rl.training.collector import Collector, CollectorParts, Evaluators, WeightPuller
 from trackmania_rl.training.hooks.hook import Hook, RunContext
 from trackmania_rl.training.learner import learn
 
@@ -69,7 +69,8 @@ def train_a_little(tmp_path: Path, repository_root: Path) -> Iterator[Callable[.
             return WeightPuller(actor, run_state, kind)
 
         games = games_builder.make_games(0, repository_root / "maps", seeds.rng("games"))
-        collector = Collector(CollectorParts(run_state, sink, puller("exploration"), puller("evaluation")), games)
+        evaluators = Evaluators(lambda: puller("evaluation"))
+        collector = Collector(CollectorParts(run_state, sink, puller("exploration"), evaluators), games)
         for _ in range(n_races):
             while not rollouts.has_races:
                 assert collector.play_once()

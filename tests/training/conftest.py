@@ -22,7 +22,7 @@ from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import load_settings, settings_from_flat
 from trackmania_rl.telemetry.statistics import TrainingStatistics
 from trackmania_rl.training.building import as_hook, begin_run, make_configured_memory, make_reward
-from trackmania_rl.training.collector import FragmentCutter, WeightPuller
+from trackmania_rl.training.collector import Evaluators, FragmentCutter, WeightPuller
 from trackmania_rl.training.hooks import figures
 from trackmania_rl.training.hooks.checkpoints import SaveCheckpoints, state_of
 from trackmania_rl.training.hooks.figures import WriteFigures
@@ -68,14 +68,15 @@ class WatchedRunState(SharedRunState):
 
 
 def first_weights(settings):
-    """Networks for the state of a run, the same as those of `pullers_of`."""
+    """Networks for the state of a run, the same as those of `players_of`."""
     builder = make_agent_builder(settings, make_games_builder(settings).spaces, SeedTree(1))
     return {kind: builder.make_network() for kind in WEIGHTS_KINDS}
 
 
-def pullers_of(settings, run_state, seeds):
-    """Explorer and evaluator of a collector, with the same first weights."""
+def players_of(settings, run_state, seeds):
+    """Explorer and evaluators of a collector, with the same first weights."""
     spaces = race_spaces(settings)
+    rngs = {name: seeds.rng(name) for name in ("explorer", "evaluator")}
 
     def puller(name, kind):
         actor = Inferer(
@@ -83,11 +84,11 @@ def pullers_of(settings, run_state, seeds):
             n_quantiles=settings.agent.iqn_k,
             throttle_actions=spaces.throttle_actions,
             exploration_settings=settings.exploration,
-            rng=seeds.rng(name),
+            rng=rngs[name],
         )
         return WeightPuller(actor, run_state, kind)
 
-    return [puller("explorer", "exploration"), puller("evaluator", "evaluation")]
+    return puller("explorer", "exploration"), Evaluators(lambda: puller("evaluator", "evaluation"))
 
 
 class KeepingSink:

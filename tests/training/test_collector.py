@@ -1,5 +1,6 @@
 """A collector in one process: map cycle, weights, exploration, settings, several games, fragments, and its end."""
 
+import copy
 import time
 from collections import Counter
 from dataclasses import replace
@@ -19,7 +20,7 @@ from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import settings_from_flat
 from trackmania_rl.training.collector import PULL_EVERY_N_ACTIONS, Collector, CollectorParts
 
-from .conftest import KeepingSink, WatchedRunState, edit, pullers_of
+from .conftest import KeepingSink, WatchedRunState, edit, players_of
 
 ROUND = [True] * 4 + [False]  # of the map cycle: which races explore
 
@@ -31,12 +32,12 @@ class Rig:
         self.sink = KeepingSink()
         self.run_state = WatchedRunState(live.current)
         self.run_state.publish(frames_total=1000)
-        self.pullers = pullers_of(live.current, self.run_state, SeedTree(seed))
+        self.explorer, self.evaluators = players_of(live.current, self.run_state, SeedTree(seed))
         self.batch_sizes = []
-        for puller in self.pullers:
-            self._watch(puller.actor)
+        self._watch(self.explorer.actor)
         self.games = games
-        self.collector = Collector(CollectorParts(self.run_state, self.sink, *self.pullers), self.games)
+        parts = CollectorParts(self.run_state, self.sink, self.explorer, self.evaluators)
+        self.collector = Collector(parts, self.games)
         self.collector.begin_races()
 
     def _watch(self, inferer):
@@ -95,7 +96,7 @@ def test_the_same_seed_gives_the_same_races_whose_decisions_are_those_made_alone
     assert actions[0] == actions[1] != actions[2]
     assert max(rig.batch_sizes) > 1
     assert {race.facts.is_explo for race in rig.sink.races} == {True, False}
-    alone = make_rig(1).pullers[1].actor
+    alone = make_rig(1).evaluators.newest([]).actor
     for race in rig.sink.races:
         results, facts = race.columns, race.facts
         n = len(results["actions"])
@@ -128,13 +129,13 @@ def test_exploration_follows_the_frame_count_and_published_settings(make_rig, li
 
 def test_new_weights_arrive_at_a_races_beginning_and_within_it(make_rig, live, layout):
     rig = make_rig(1)
-    explorer, evaluator = rig.pullers
+    explorer = rig.explorer
 
     def network(seed):
         return IQN(live.current, race_spaces(live.current), SeedTree(seed)).make_network()
 
     def q_values(seed):
-        actor = pullers_of(live.current, rig.run_state, SeedTree(1))[0].actor
+        actor = players_of(live.current, rig.run_state, SeedTree(1))[0].actor
         actor.network.load_state_dict(network(seed).state_dict())
         actor.weights_changed()
         return actor.act_batch(*seen).q_values
@@ -146,13 +147,34 @@ def test_new_weights_arrive_at_a_races_beginning_and_within_it(make_rig, live, l
     for _ in range(PULL_EVERY_N_ACTIONS):
         assert rig.collector.play_once()
     assert explorer.version == 3
-    assert evaluator.version == 0, "it drove no race yet"
+    assert [evaluator.version for evaluator in rig.evaluators.made] == [0], "it drove no race yet"
     rng = np.random.default_rng(2)
     frames = rng.integers(0, 256, (3, 1, 15, 17), dtype=np.uint8)
     seen = frames, rng.standard_normal((3, layout.float_input_dim), dtype=np.float32)
     decided = explorer.actor.act_batch(*seen).q_values
     np.testing.assert_allclose(decided, q_values(3), rtol=1e-5, atol=1e-6)
     assert np.abs(decided - q_values(2)).max() > 1e-3
+
+
+def test_an_evaluation_race_keeps_the_weights_that_were_the_newest_at_its_beginning(make_rig, live):
+    edit(live, map_cycle=tuple(entry for entry in live.current.game.map_cycle if not entry.is_explo))
+    rig = make_rig(2)
+    builder = IQN(live.current, race_spaces(live.current), SeedTree(1))
+    newest = builder.make_network()
+    first_weights_of = {}  # by the race's number
+    while len(rig.ended) < 6:
+        for race in rig.collector._races.values():
+            first_weights_of.setdefault(race.cycle_entry.position.number, copy.deepcopy(newest.state_dict()))
+        newest.A_head[2].bias.data += torch.randn(newest.n_actions)
+        rig.run_state.publish(weights={"evaluation": newest})
+        assert rig.collector.play_once()
+        rig.collector.begin_races()
+    assert len(rig.evaluators.made) == 2
+    for race in rig.ended:
+        newest.load_state_dict(first_weights_of[race.facts.position.number])
+        alone = builder.make_actor(newest, torch.device("cpu"), np.random.default_rng(1))
+        decided = alone.act_batch(race.columns["frames"][:-1, np.newaxis, 0], race.columns["state_float"][:-1])
+        np.testing.assert_allclose(race.columns["q_values"], decided.q_values, rtol=1e-4, atol=1e-4)
 
 
 def test_a_game_that_lost_its_race_gets_the_next_one(make_rig):

@@ -20,7 +20,7 @@ from trackmania_rl.simulator.tracks.track_file import load_track
 from trackmania_rl.training.collector import CollectorParts
 from trackmania_rl.training.demonstrations import actions_of_inputs, drive_demonstrations, load_demonstrations
 
-from .conftest import KeepingSink, edit, pullers_of
+from .conftest import KeepingSink, edit, players_of
 
 FORWARD, FORWARD_RIGHT = 0, 2
 
@@ -43,12 +43,12 @@ def demonstrated(tmp_path_factory, repository_root):
 def drive_files(live, repository_root):
     """`drive_files(file, ...)` drives demonstrations on the valley in games of this process; returns the races."""
     edit(live, memory_size_schedule=((0, 5000),))
-    pullers = pullers_of(live.current, SharedRunState(live.current, {}), SeedTree(1))
+    players = players_of(live.current, SharedRunState(live.current, {}), SeedTree(1))
 
     def drive_all(*files):
         run_state, sink = SharedRunState(live.current, {}), KeepingSink()
         run_state.publish(frames_total=1000)
-        parts = CollectorParts(run_state, sink, *pullers)
+        parts = CollectorParts(run_state, sink, *players)
         games = InProcessGames(5, live.current.game, live.current.observation, repository_root / "maps")
         drive_demonstrations(demonstrations_of(live, *files), games, parts)
         return sink.races

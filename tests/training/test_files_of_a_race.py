@@ -23,6 +23,8 @@ from .conftest import make_context, open_channels_here
 
 PACKAGE = Path(trackmania_rl.__file__).parent
 MOST_FILES = 39
+MADE_AFTER_RACES = 30
+"""Races until what is made or compiled at first is there: functions, and an evaluator for each game that needs one."""
 OF_SOME_RACES = {"race/road.py", "protocol/input_script.py"}  # the first one on a map, and one that is recorded
 OVERRIDES = (
     "n_collectors=1",
@@ -60,7 +62,7 @@ class CountRaces(Hook):
 
     def on_race(self, race):
         self.n_races += 1
-        if self.n_races == 3:
+        if self.n_races == MADE_AFTER_RACES:
             self._files.begin()
 
 
@@ -98,7 +100,7 @@ def test_a_race_passes_the_files_that_the_documentation_lists(tmp_path, reposito
     threading.setprofile(None)
     sys.setprofile(files.note)
     try:
-        learn(run, hooks, lambda: count.n_races >= 6)
+        learn(run, hooks, lambda: count.n_races >= MADE_AFTER_RACES + 3)
     finally:
         sys.setprofile(None)
         channels.run_state.publish(stop=True)

@@ -1,6 +1,7 @@
 """Numbers that are not finite: counted, warned of, refused, and the end of a run before they are saved."""
 
 import contextlib
+import copy
 import errno
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 import torch
 from tensordict import TensorDict
 
+from trackmania_rl.agents.weights import digest_of, packed
 from trackmania_rl.errors import ExitCode, UserError
 from trackmania_rl.race.rewards import Rewarded
 from trackmania_rl.runs.log import iterate_races
@@ -247,7 +249,11 @@ def test_refused_races_in_a_row_end_the_run(run, make_race, caplog):
 
 def test_a_driver_that_is_not_finite_is_not_kept_beside_a_record(run, make_race, caplog):
     spoil(run, "online", "A_head.2.weight")
-    run.put(make_race(17, True))
+    published = copy.deepcopy(run.agent.evaluation_network)
+    published.A_head[2].weight.data[:] = NAN
+    run.run_state.publish(weights={"evaluation": published})
+    digest = digest_of(packed(published).numpy().data).hex()
+    run.put(make_race(17, True, is_explo=False, weights_digest=digest))
     with contextlib.suppress(NumbersNotFiniteError):  # the training ends as well, sooner or later
         run.train()
     assert "is not kept: its weights A_head.2.weight are not finite numbers" in caplog.text

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from trackmania_rl.agents.builder import IQN
+from trackmania_rl.agents.weights import digest_of, packed
 from trackmania_rl.drivers.driver_file import DriverFile, DriverTrack, read_driver, write_driver
 from trackmania_rl.errors import UserError
 from trackmania_rl.multiprocess.run_setup import new_run_folder
@@ -65,6 +66,13 @@ def _take(run, race):
         hook.on_race(race)
 
 
+def _published_digest(run):
+    """The digest of the newest evaluation weights, which a collector reads."""
+    vector = packed(run.agent.evaluation_network)
+    run.run_state.weights["evaluation"].read_newer(0, vector)
+    return digest_of(vector.numpy().data).hex()
+
+
 def _drivers(run):
     return sorted(file.name for file in run.context.folder.drivers.glob("*"))
 
@@ -105,33 +113,42 @@ def test_pipes_and_devices_in_a_runs_folder_are_not_opened(begin_run, live, make
             read()
 
 
-def test_the_best_race_of_each_map_is_kept_with_its_inputs_and_the_driver_that_drove_it(live, begin_run, make_race):
+def test_the_best_races_of_each_map_are_kept_and_the_driver_of_the_best_evaluation_race(live, begin_run, make_race):
     valley, *_ = live.current.game.map_cycle
     cycle = (valley, *(valley.model_copy(update={"map_name": name}) for name in ("valley_2", "kart")))
     run = begin_run(map_cycle=cycle, threshold_to_save_all_runs_ms=3150)
     best_runs = run.context.folder.best_runs
-    agent, settings = run.agent, live.current
-    network = IQN(settings, race_spaces(settings), SeedTree(2)).make_network()
-    agent.exploration_network.load_state_dict(network.state_dict())
 
-    def kept_after(race_time_ms, name="valley", **stats):
-        _take(run, make_race(17, True, race_time_ms=race_time_ms, map_name=name, **stats))
+    def kept_after(race_time_ms, name="valley", **facts):
+        _take(run, make_race(17, True, race_time_ms=race_time_ms, map_name=name, **facts))
         return sorted(file.stem for file in best_runs.glob("*/*.driver"))
 
-    assert kept_after(3100) == ["valley_3100"]
-    assert kept_after(3200, is_explo=False) == ["valley_3100"], "the first evaluation, but no record"
-    assert kept_after(2000, is_demonstration=True) == ["valley_3100"], "not the agent's"
-    assert kept_after(3300, "valley_2") == ["valley_2_3300", "valley_3100"]
-    assert kept_after(3000, is_explo=False, inputs="0.00 press up\n") == ["valley_2_3300", "valley_3000"]
-    assert kept_after(2900, "taken away") == ["valley_2_3300", "valley_3000"]
-    assert {"valley_3100", "valley_3000"} < {path.name for path in best_runs.iterdir()}
-    good_runs = {path.name for path in run.context.folder.good_runs.iterdir()}
-    assert good_runs == {"valley_3100", "valley_3000", "taken away_2900"}, "all within the threshold"
-    assert (best_runs / "valley_3000" / "valley_3000.inputs").read_text() == "0.00 press up\n"
-    for name, network in (("valley_2_3300", agent.exploration_network), ("valley_3000", agent.evaluation_network)):
+    def publish(seed):
+        network = IQN(live.current, race_spaces(live.current), SeedTree(seed)).make_network()
+        run.run_state.publish(weights={"evaluation": network})
+        return network, _published_digest(run)
+
+    def assert_is(name, network):
         driver = read_driver(best_runs / name / f"{name}.driver")
         assert all(torch.equal(driver.weights[key], weight) for key, weight in network.state_dict().items()), name
         assert [track.best_time_ms for track in driver.card.tracks] == [int(name.rpartition("_")[2])]
+
+    networks, digests = zip(*(publish(seed) for seed in range(2, 6)), strict=True)
+    assert kept_after(3100) == [], "explored while the weights changed"
+    assert kept_after(3200, is_explo=False, weights_digest=digests[0]) == ["valley_3200"], "the first evaluation"
+    assert_is("valley_3200", networks[0])
+    assert kept_after(2000, is_demonstration=True) == ["valley_3200"], "not the agent's"
+    assert kept_after(3300, "valley_2", is_explo=False, weights_digest=digests[1]) == ["valley_2_3300", "valley_3200"]
+    evaluated = {"is_explo": False, "inputs": "0.00 press up\n", "weights_digest": digests[3]}
+    assert kept_after(3000, **evaluated) == ["valley_2_3300", "valley_3000"]
+    assert kept_after(2900, "taken away", **evaluated) == ["valley_2_3300", "valley_3000"]
+    assert kept_after(2950, is_explo=False, weights_digest="0" * 32) == ["valley_2_3300", "valley_3000"], "unknown"
+    assert {"valley_3100", "valley_3000", "valley_2950"} < {path.name for path in best_runs.iterdir()}
+    good_runs = {path.name for path in run.context.folder.good_runs.iterdir()}
+    assert good_runs == {"valley_3100", "valley_3000", "valley_2950", "taken away_2900"}, "all within the threshold"
+    assert (best_runs / "valley_3000" / "valley_3000.inputs").read_text() == "0.00 press up\n"
+    assert_is("valley_2_3300", networks[1])
+    assert_is("valley_3000", networks[3])
 
 
 def test_a_new_run_has_checkpoints_soon_after_its_first_finish(begin_run, make_race, monkeypatch):
@@ -161,8 +178,10 @@ def test_a_run_that_was_killed_counts_no_race_twice_and_keeps_its_records(begin_
         _take(run, make_race(n_actions, True, position=CyclePosition(number=n_actions, place=3)))
     assert run.hook(SaveCheckpoints).try_to_save()
     known = list(iterate_races(run.context.folder.run_log))
+    digest = _published_digest(run)
     for n_actions in (60, 80):
-        _take(run, make_race(n_actions, True, position=CyclePosition(number=200 + n_actions, place=4)))
+        position = CyclePosition(number=200 + n_actions, place=4)
+        _take(run, make_race(n_actions, True, is_explo=False, weights_digest=digest, position=position))
     run.close_files()  # as if it was killed
     best_runs = run.context.folder.best_runs
 
@@ -172,7 +191,7 @@ def test_a_run_that_was_killed_counts_no_race_twice_and_keeps_its_records(begin_
     assert list(iterate_races(resumed.context.folder.run_log)) == known
     assert resumed.context.progress == {0: CollectorProgress(101, 4)}
     for n_actions, records in ((70, ["valley_3000"]), (60, ["valley_3000"]), (50, ["valley_2500"])):
-        _take(resumed, make_race(n_actions, True))
+        _take(resumed, make_race(n_actions, True, is_explo=False, weights_digest=_published_digest(resumed)))
         assert [file.stem for file in sorted(best_runs.rglob("*.driver"))] == records
     assert {folder.name for folder in best_runs.iterdir()} == {
         "valley_5000",

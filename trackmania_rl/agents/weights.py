@@ -6,6 +6,7 @@ The weights are the parameters and the buffers in `state_dict()`: running statis
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import math
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
@@ -18,6 +19,7 @@ from typing_extensions import override
 
 NORM_EPSILON = 1e-6
 """As in torch's `clip_grad_norm_`."""
+DIGEST_BYTES: Final = 16
 _PLACES: Final[WeakKeyDictionary[nn.Module, list[tuple[dict[str, Any], str]]]] = WeakKeyDictionary()
 """Dictionary and name for each weight tensor in a network, because a search takes longer than an average."""
 
@@ -69,6 +71,11 @@ def unpack(vector: Tensor, network: nn.Module) -> None:
     """
     for tensor, view in _views_of_bytes(vector, network):
         tensor.copy_(view)
+
+
+def digest_of(weights: bytes | bytearray | memoryview) -> bytes:
+    """Return the digest of bytes from `packed`: equal weights have equal ones."""
+    return hashlib.blake2b(weights, digest_size=DIGEST_BYTES).digest()
 
 
 def move_into(vector: Tensor, network: nn.Module) -> None:

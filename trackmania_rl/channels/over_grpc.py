@@ -58,7 +58,6 @@ OPTIONS: Final = (
 MOST_NEWS_BYTES: Final = 1 << 22
 """Size of the largest message of a learner."""
 MOST_PEM_BYTES: Final = 1 << 20
-DIGEST_BYTES: Final = 16
 
 OF_SOME_AGENTS: Final = frozenset({"q_values", "action_log_prob"})
 """Columns that are NaN from agents without values, or whose policies draw no actions."""
@@ -102,11 +101,6 @@ def parse(kind: type[AMessage], data: bytes) -> AMessage:
     except DecodeError:
         raise MessageError(f"a {kind.__name__} message is damaged") from None
     return message
-
-
-def digest_of(weights: bytes | bytearray) -> bytes:
-    """Return the digest of weights."""
-    return hashlib.blake2b(weights, digest_size=DIGEST_BYTES).digest()
 
 
 def encode_race(race: Race, sequence: int, compress: Callable[[Arrays], Arrays]) -> bytes:

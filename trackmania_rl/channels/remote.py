@@ -23,11 +23,11 @@ import torch
 from torch import nn
 from typing_extensions import override
 
-from trackmania_rl.agents.weights import unpack, weights_of
+from trackmania_rl.agents.weights import digest_of, unpack, weights_of
 from trackmania_rl.channels import over_grpc
 from trackmania_rl.channels import workers_pb2 as pb
 from trackmania_rl.channels.heartbeat import Heartbeat
-from trackmania_rl.channels.over_grpc import digest_of, parse, printable
+from trackmania_rl.channels.over_grpc import parse, printable
 from trackmania_rl.channels.rollouts import (
     ROLLOUT_SLOTS_PER_COLLECTOR,
     WAIT_FOREVER_S,

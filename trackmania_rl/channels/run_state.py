@@ -9,6 +9,7 @@ import ctypes
 import logging
 import os
 import sys
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, Protocol
@@ -17,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from trackmania_rl.agents.weights import move_into, packed, unpack
+from trackmania_rl.agents.weights import digest_of, move_into, packed, unpack
 from trackmania_rl.channels.rollouts import (
     ROLLOUT_SLOTS_PER_COLLECTOR,
     SHARED_MEMORY_FOLDER,
@@ -42,6 +43,9 @@ NO_WEIGHTS: Final = 0
 LEAST_SETTINGS_BYTES: Final = 1 << 18
 ROOM_TO_GROW: Final = 8
 """Settings may become that many times as long as the first ones."""
+MOST_KEPT: Final = 32
+"""Evaluation weights that were read and are kept after newer ones were published, for the drivers of records."""
+MOST_KEPT_BYTES: Final = 1 << 28
 
 
 class SharedVector:
@@ -53,12 +57,13 @@ class SharedVector:
     Args:
         vector: its memory is moved into shared memory, as one of the slots; version 1.
         name: of the contents, for errors.
+        most_kept: versions that the writer keeps after they were read and replaced.
 
     Raises:
         ChannelError: if memory is short.
     """
 
-    def __init__(self, vector: Tensor, name: str) -> None:
+    def __init__(self, vector: Tensor, name: str, most_kept: int = 0) -> None:
         try:
             self._slots = vector.clone().share_memory_(), vector.share_memory_()
         except RuntimeError as error:  # torch's report of what the system says
@@ -68,6 +73,8 @@ class SharedVector:
                 f"{one_line(error)}; free some, or give the machine more (docker run --shm-size=1g)"
             ) from error
         self._version = SPAWN.RawValue(ctypes.c_int64, 1)
+        self._was_read = SPAWN.RawArray(ctypes.c_bool, 2)  # by slot
+        self._kept: deque[Tensor] = deque(maxlen=most_kept)
 
     @property
     def version(self) -> int:
@@ -76,18 +83,30 @@ class SharedVector:
 
     def write(self, values: Tensor) -> None:
         """Publish a new version; `values` may be on any device."""
+        slot = (self.version + 1) % 2
+        if self._was_read[slot] and self._kept.maxlen:
+            self._kept.append(self._slots[slot].clone())
+        self._was_read[slot] = False
         with torch.no_grad():
-            self._slots[(self.version + 1) % 2].copy_(values)
+            self._slots[slot].copy_(values)
         self._version.value += 1
 
     def read_newer(self, known_version: int, into: Tensor) -> int:
         """Copy a version newer than `known_version` into a vector on any device; return the version there is now."""
         while known_version != (version := self.version):
+            self._was_read[version % 2] = True
             with torch.no_grad():
                 into.copy_(self._slots[version % 2])
             if self.version == version:
                 return version
         return known_version
+
+    def with_digest(self, digest: str) -> Tensor | None:
+        """Return the newest, the former or a kept version by its `digest_of` in hexadecimal digits."""
+        for vector in (*self._slots, *self._kept):
+            if digest_of(vector.numpy().data).hex() == digest:
+                return vector
+        return None
 
 
 class LearnerFaultError(UserError):
@@ -142,7 +161,8 @@ class SharedRunState(RunState):
         for kind, network in networks.items():
             vector = packed(network)
             move_into(vector, network)
-            self.weights[kind] = SharedVector(vector, "the network's weights")
+            most_kept = min(MOST_KEPT, MOST_KEPT_BYTES // len(vector)) if kind == "evaluation" else 0
+            self.weights[kind] = SharedVector(vector, "the network's weights", most_kept)
         text = _as_json(settings)
         self._settings_bytes = max(LEAST_SETTINGS_BYTES, ROOM_TO_GROW * len(text))
         self._settings = SharedVector(self._padded(text), "the settings")

@@ -36,7 +36,14 @@ from trackmania_rl.seeds import SeedTree
 from trackmania_rl.telemetry.live.feed import LiveMirror
 from trackmania_rl.track.game_map import line_begins_m
 from trackmania_rl.track.generated_maps import GeneratedMaps
-from trackmania_rl.training.collector import BeginTurn, Collector, CollectorParts, TurnTakingCollector, WeightPuller
+from trackmania_rl.training.collector import (
+    BeginTurn,
+    Collector,
+    CollectorParts,
+    Evaluators,
+    TurnTakingCollector,
+    WeightPuller,
+)
 from trackmania_rl.training.demonstrations import Demonstration, drive_demonstrations
 
 log = logging.getLogger(__name__)
@@ -120,10 +127,12 @@ def make_parts(task: CollectorTask, spaces: Spaces, beat: Callable[[], object] =
 
     streams: dict[str, np.random.Generator] = {}
 
-    def puller(kind: WeightsKind, name: str) -> WeightPuller:
+    for name in ("explorer", "evaluator"):
         streams[name] = seeds.rng(f"{task.name}/{name}")
         if name in task.progress.streams:  # resumed from an earlier session
             set_stream_state(streams[name], task.progress.streams[name])
+
+    def puller(kind: WeightsKind, name: str) -> WeightPuller:
         return WeightPuller(builder.make_actor(builder.make_network(), device, streams[name]), task.run_state, kind)
 
     tracks = seeds.sequence(f"collector-{task.index}/tracks")
@@ -131,7 +140,7 @@ def make_parts(task: CollectorTask, spaces: Spaces, beat: Callable[[], object] =
         run_state=task.run_state,
         rollouts=task.rollouts,
         explorer=puller("exploration", "explorer"),
-        evaluator=puller("evaluation", "evaluator"),
+        evaluators=Evaluators(lambda: puller("evaluation", "evaluator")),
         generated_maps=GeneratedMaps(task.tracks_folder, tracks, n_begun=task.progress.of_generators),
         progress=task.progress,
         n_entries_left_out=task.n_starts_before,
@@ -147,7 +156,8 @@ def make_begin_turn(task: CollectorTask, spaces: Spaces, parts: CollectorParts) 
     builder, device = task.make_agent_builder(settings, spaces, seeds), pick_playing_device(settings, spaces)
 
     def begin_turn(number: int) -> None:
-        for name, puller in (("explorer", parts.explorer), ("evaluator", parts.evaluator)):
+        pullers = [("explorer", parts.explorer), *(("evaluator", one) for one in parts.evaluators.made)]
+        for name, puller in pullers:
             rng = seeds.rng(f"collector-{task.index}/turn-{number}/{name}")
             puller.actor = builder.make_actor(puller.actor.network, device, rng)
 

@@ -26,7 +26,7 @@ import grpc
 from torch import nn
 from typing_extensions import override
 
-from trackmania_rl.agents.weights import packed
+from trackmania_rl.agents.weights import digest_of, packed
 from trackmania_rl.channels import over_grpc
 from trackmania_rl.channels import workers_pb2 as pb
 from trackmania_rl.channels.over_grpc import AMessage, MessageError, WorkerAccess
@@ -340,7 +340,7 @@ class ServeWorkers(Hook):
                 version = newest.read_newer(weights.version, vector)
                 data = vector.numpy().tobytes()
                 interval_s = max(WEIGHTS_EVERY_S, len(data) / self.access.weights_bytes_per_s)
-                weights = _Weights(version, data, over_grpc.digest_of(data), now_s + interval_s)
+                weights = _Weights(version, data, digest_of(data), now_s + interval_s)
                 self._weights[kind] = weights
             return weights
 

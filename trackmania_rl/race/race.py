@@ -86,6 +86,7 @@ class RaceFacts(BaseModel):
         checkpoint_times_ms: race times at the checkpoints in all laps, the finish included.
         first_value: the first state's highest value; None from an agent without values.
         weights_age_s: weights' age at the race's end; None without weights.
+        weights_digest: `digest_of` the weights that drove the whole evaluation race, in hexadecimal digits.
         timings_ms: wall-clock time per action by activity.
         figures: further numbers from a user's part, for the loggers.
         inputs: input script; empty without one.
@@ -118,6 +119,7 @@ class RaceFacts(BaseModel):
     fraction_greedy: float | None = None
     first_value: float | None = None
     weights_age_s: float | None = None
+    weights_digest: Text = ""
     timings_ms: Numbers = {}
     figures: Numbers = {}
     inputs: Annotated[str, Field(max_length=MOST_INPUT_LETTERS)] = ""

@@ -11,7 +11,7 @@
                 state.pt           the rest: optimizer, random states, counters (torch.load with weights_only=True)
             memory/                rows of the replay memory, in .npz files that checkpoints share
         replay/                    files of a replay memory on disk (replay_storage), which checkpoints flush
-        best_runs/{map}_{time}/    input script, Q values, settings and driver of each record
+        best_runs/{map}_{time}/    input script, Q values, settings of a record; driver of the best evaluation race
         good_runs/{map}_{time}/    the same of all races within threshold_to_save_all_runs_ms, without drivers
         drivers/{frames}.driver    drivers kept during the training, see keep_driver_every_s
         run.sqlite                 run log: races, figures, messages, status, see `trackmania_rl.runs.log`

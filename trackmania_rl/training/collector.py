@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from trackmania_rl.agents.inference import Actor, Exploration
+from trackmania_rl.agents.weights import digest_of, packed
 from trackmania_rl.channels.rollouts import RolloutSink
 from trackmania_rl.channels.run_state import NO_WEIGHTS, RunState, WeightsKind
 from trackmania_rl.games.protocol import GameIds, Games, Listener, Received
@@ -49,12 +50,43 @@ class WeightPuller:
         """Pull newer weights before a pass through the network, every `every_n_passes` passes."""
         if self.passes_until_pull <= 0:
             self.passes_until_pull = every_n_passes
-            version = self.run_state.pull_weights(self.kind, self.actor.network, self.version)
-            if version != self.version:
-                self.version = version
-                self.came_s = time.monotonic()
-                self.actor.weights_changed()
+            self.pull()
         self.passes_until_pull -= 1
+
+    def pull(self) -> None:
+        """Pull newer weights, if there are any."""
+        version = self.run_state.pull_weights(self.kind, self.actor.network, self.version)
+        if version != self.version:
+            self.version = version
+            self.came_s = time.monotonic()
+            self.actor.weights_changed()
+
+    def digest(self) -> str:
+        """Return the digest of the weights in hexadecimal digits."""
+        return digest_of(packed(self.actor.network).cpu().numpy().data).hex()
+
+
+class Evaluators:
+    """Actors of evaluation races. A race is driven by one version of the weights, the newest one at its beginning.
+
+    So the driver's file of a record drives that race again.
+
+    Args:
+        make: makes one, as many as there are versions under way.
+    """
+
+    def __init__(self, make: Callable[[], WeightPuller]) -> None:
+        self._make = make
+        self.made = [make()]
+
+    def newest(self, in_use: Sequence[WeightPuller]) -> WeightPuller:
+        """Return an actor with the newest weights; those of races under way, `in_use`, keep their weights."""
+        free = next((one for one in self.made if all(one is not other for other in in_use)), None)
+        if free is None:
+            free = self._make()
+            self.made.append(free)
+        free.pull()
+        return next(one for one in self.made if one.version == free.version)
 
 
 @dataclass(frozen=True)
@@ -68,7 +100,7 @@ class CollectorParts:
     run_state: RunState
     rollouts: RolloutSink
     explorer: WeightPuller
-    evaluator: WeightPuller
+    evaluators: Evaluators
     generated_maps: GeneratedMaps | None = None  #: tracks from the map cycle's generators
     progress: CollectorProgress = FROM_THE_BEGINNING  #: where the map cycle continues
     n_entries_left_out: int = 0  #: map cycle entries to skip
@@ -193,13 +225,14 @@ class Collector:
             self._has_answered = True
             if not self._parts.run_state.settings.game.is_in_process:  # else the first race compiles, too
                 log.info("the games are ready: the first race begins", extra={"phase": "first race"})
-        for puller in (self._parts.explorer, self._parts.evaluator):
+        for puller in (self._parts.explorer, *self._parts.evaluators.made):
             asked = [self._races[game].puller is puller for game in received.ids.tolist()]
             if any(asked):
                 self._decide(puller, received, np.flatnonzero(asked))
 
     def _decide(self, puller: WeightPuller, received: Received, rows: GameIds) -> None:
-        puller.pull_if_due(PULL_EVERY_N_ACTIONS)
+        if puller is self._parts.explorer:
+            puller.pull_if_due(PULL_EVERY_N_ACTIONS)
         began_s = time.perf_counter()
         ids = received.ids[rows]
         races = [self._races[game] for game in ids.tolist()]
@@ -236,10 +269,12 @@ class Collector:
     def _put(self, game: int, race: _UnderWay, driven: Race, fragment: Fragment | None) -> None:
         """Send a race, with map cycle place, weights' age and new part."""
         streams = {name: stream_state(stream) for name, stream in self._parts.streams.items()}
+        is_evaluated = driven.facts.race_finished and not driven.facts.is_explo
         driven.facts = driven.facts.with_changes(
             is_generated=race.cycle_entry.is_generated,
             position=race.cycle_entry.position.model_copy(update={"streams": streams}),
             weights_age_s=time.monotonic() - race.puller.came_s,
+            weights_digest=race.puller.digest() if is_evaluated else "",
             fragment=fragment,
         )
         self._parts.rollouts.put(game, driven)
@@ -250,8 +285,11 @@ class Collector:
         settings = run_state.settings
         cycle_entry = next(self._cycle)
         entry = cycle_entry.entry
-        puller = self._parts.explorer if entry.is_explo else self._parts.evaluator
-        puller.pull_at_next_pass()
+        puller = self._parts.explorer
+        if entry.is_explo:
+            puller.pull_at_next_pass()
+        else:
+            puller = self._parts.evaluators.newest([race.puller for race in self._races.values()])
         puller.actor.exploration_settings = settings.exploration
         exploration = puller.actor.exploration_of_race(is_explo=entry.is_explo, frame_count=run_state.frames_total)
         cutter: FragmentCutter | None = None
@@ -310,8 +348,7 @@ class TurnTakingCollector(Collector):
 
     def _play_turn(self) -> bool:
         """Play a turn; False if the run ends."""
-        for puller in (self._parts.explorer, self._parts.evaluator):
-            puller.pull_at_next_pass()
+        self._parts.explorer.pull_at_next_pass()
         self.begin_races()
         n_passes = 0
         while self._races and n_passes != self._fragment_length_actions:

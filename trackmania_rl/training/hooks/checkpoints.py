@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import logging
 import re
 import statistics
@@ -14,7 +15,7 @@ import torch
 from torch import nn
 from typing_extensions import override
 
-from trackmania_rl.agents.weights import in_few_words, not_finite_tensors
+from trackmania_rl.agents.weights import in_few_words, not_finite_tensors, unpack
 from trackmania_rl.drivers.driver_file import ENDING, DriverFile, DriverTrack, write_driver
 from trackmania_rl.drivers.loading import first_weights, load_weights, tracks_of
 from trackmania_rl.errors import ExitCode, UserError, one_line
@@ -287,20 +288,25 @@ def _has_lost_its_checkpoints(folder: RunFolder) -> bool:
 
 
 class KeepRecords(Hook):
-    """Keeps inputs and Q values: each map's best race in best_runs/, all good races in good_runs/.
+    """Keeps inputs and Q values: each map's best races in best_runs/, all good races in good_runs/.
 
-    Beside the best one is the network that drove it, as at the race's end. The folder's records count also in a run
-    that was resumed from an earlier checkpoint.
+    Beside the best evaluation race is the driver that drove it, and drives it again where the game repeats itself. The
+    folder's records count also in a run that was resumed from an earlier checkpoint.
     """
 
     def __init__(self) -> None:
         self._kept_ms: dict[str, int] = {}
+        self._with_driver_ms: dict[str, int] = {}
 
     def begin(self) -> None:
         for folder in self.run.folder.best_runs.glob("[!.]*"):
-            map_name, _, time_ms = folder.name.rpartition("_")
-            if time_ms.isdecimal():
-                self._kept_ms[map_name] = min(int(time_ms), self._kept_ms.get(map_name, int(time_ms)))
+            map_name, _, text = folder.name.rpartition("_")
+            if not text.isdecimal():
+                continue
+            time_ms = int(text)
+            self._kept_ms[map_name] = min(time_ms, self._kept_ms.get(map_name, time_ms))
+            if (folder / f"{folder.name}{ENDING}").is_file():
+                self._with_driver_ms[map_name] = time_ms
 
     @override
     def on_race(self, race: Race) -> None:
@@ -315,20 +321,31 @@ class KeepRecords(Hook):
         try:
             if time_ms <= settings.run.threshold_to_save_all_runs_ms:
                 save_best_run(folder.good_runs, race, settings)
-            if time_ms < self._kept_ms.get(name, time_ms + 1):
+            is_record = time_ms < self._kept_ms.get(name, time_ms + 1)
+            is_drivers_record = not facts.is_explo and time_ms < self._with_driver_ms.get(name, time_ms + 1)
+            if is_record:
                 self._kept_ms[name] = time_ms
-                self._keep_driver(save_best_run(folder.best_runs, race, settings), facts)
+            if is_record or is_drivers_record:
+                kept = save_best_run(folder.best_runs, race, settings)
+            if is_drivers_record:
+                self._keep_driver(kept, facts)
         except UserError as error:
             log.error("%s", error)
 
     def _keep_driver(self, folder: Path, facts: RaceFacts) -> None:
+        """Replace the driver by that of an evaluation race, if its map and its weights are still here."""
         run = self.run
         entry = next((entry for entry in run.settings.game.map_cycle if entry.map_name == facts.map_name), None)
         if entry is None:  # an edit removed the map during the race
             return
-        network = run.agent.exploration_network if facts.is_explo else run.agent.evaluation_network
+        vector = run.channels.run_state.weights["evaluation"].with_digest(facts.weights_digest)
+        if vector is None:  # the race was long on its way
+            return
+        network = copy.deepcopy(run.agent.evaluation_network).cpu()
+        unpack(vector, network)
         track = DriverTrack.of_entry(entry, facts.race_time_ms)
         _write_driver(folder / f"{folder.name}{ENDING}", folder.name, run, network, [track])
+        self._with_driver_ms[facts.map_name] = facts.race_time_ms
         of_map = re.compile(rf"{re.escape(facts.map_name)}_\d+")
         for older in folder.parent.glob(f"*/*{ENDING}"):
             if older.parent != folder and of_map.fullmatch(older.stem):
