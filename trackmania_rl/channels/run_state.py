@@ -44,7 +44,7 @@ LEAST_SETTINGS_BYTES: Final = 1 << 18
 ROOM_TO_GROW: Final = 8
 """Settings may become that many times as long as the first ones."""
 MOST_KEPT: Final = 32
-"""Evaluation weights that were read and are kept after newer ones were published, for the drivers of records."""
+"""Versions of evaluation weights that are kept for the drivers of records."""
 MOST_KEPT_BYTES: Final = 1 << 28
 
 
@@ -57,7 +57,7 @@ class SharedVector:
     Args:
         vector: its memory is moved into shared memory, as one of the slots; version 1.
         name: of the contents, for errors.
-        most_kept: versions that the writer keeps after they were read and replaced.
+        most_kept: replaced versions that stay, of those that were read.
 
     Raises:
         ChannelError: if memory is short.
@@ -102,7 +102,7 @@ class SharedVector:
         return known_version
 
     def with_digest(self, digest: str) -> Tensor | None:
-        """Return the newest, the former or a kept version by its `digest_of` in hexadecimal digits."""
+        """Return a version that is still here by its `digest_of`, in hexadecimal digits."""
         for vector in (*self._slots, *self._kept):
             if digest_of(vector.numpy().data).hex() == digest:
                 return vector

@@ -4,8 +4,8 @@ A `.Gbx` file is a head (class; often an XML line) and a body made from chunks, 
 without checks. So the byte reader is replaced: reads stay within the file, and read count and unpacked
 size are bounded.
 
-pygbx depends on python-lzo, which needs a compiler and liblzo2's headers. So it is optional, and installed
-without dependencies (`HOW_TO_INSTALL`); lzallright replaces python-lzo's one function.
+pygbx is installed without dependencies (`HOW_TO_INSTALL`), as python-lzo needs a compiler and liblzo2's headers:
+lzallright replaces its one function.
 """
 
 from __future__ import annotations

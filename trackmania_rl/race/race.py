@@ -1,9 +1,8 @@
 """One race as a value: arrays for states and actions, and facts.
 
-Games make it, a collector completes it, channels carry it, the learner rewards it, and the replay memory, hooks, films,
-plots and data sets read it. It may reach the learner in parts (`Fragment`), each with the place in the collector's map
-cycle (`CyclePosition`). Checkpoints hold each collector's newest place (`CollectorProgress`), from which a new
-collector process continues.
+Games make it, a collector completes it, channels carry it, the learner rewards it, and all else reads it. It may reach
+the learner in parts (`Fragment`), each with its place in the collector's map cycle (`CyclePosition`). A new collector
+process continues from the newest place (`CollectorProgress`).
 """
 
 from __future__ import annotations
@@ -86,7 +85,7 @@ class RaceFacts(BaseModel):
         checkpoint_times_ms: race times at the checkpoints in all laps, the finish included.
         first_value: the first state's highest value; None from an agent without values.
         weights_age_s: weights' age at the race's end; None without weights.
-        weights_digest: `digest_of` the weights that drove the whole evaluation race, in hexadecimal digits.
+        weights_digest: of a finished evaluation race, see `SharedVector.with_digest`.
         timings_ms: wall-clock time per action by activity.
         figures: further numbers from a user's part, for the loggers.
         inputs: input script; empty without one.

@@ -3,8 +3,8 @@
 None is "none", a schedule is an array of pairs, the map cycle an array of tables. Schedules are not yet stretched.
 Reading the file runs no code.
 
-Some settings shape the network, which does not fit another value. Others change what the values mean; such a
-change is refused at a resume, unless it is accepted by name. A live edit needs no acceptance: a checkpoint follows it.
+Some settings shape the network. Others change the meaning of its values: such a change is refused at a resume, unless
+it is accepted by name, but not while the run trains, as a checkpoint follows it.
 """
 
 from __future__ import annotations

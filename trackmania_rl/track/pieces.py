@@ -303,9 +303,8 @@ def _grid(table: dict[str, Any]) -> list[Polygon]:
 def _corner(table: dict[str, Any]) -> tuple[FloatArray, list[Polygon]]:
     """Return a border (N, 3) around one corner of a cell square, and the flat ground on one border side.
 
-    The border is a quarter circle, or a straight diagonal. The ground is between it and the other sides (`in`),
-    between it and the corner (`out`), or there is none (`none`); the ground's plane rises along z. The ground is to
-    the right of the border.
+    It is a quarter circle, or a diagonal, with the ground to its right: towards the other sides (`in`), the corner
+    (`out`), or none (`none`). The ground's plane rises along z.
     """
     size_m = table["cells"] * CELL_M
     radius_m = table["radius_m"]

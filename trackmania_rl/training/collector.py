@@ -1,7 +1,7 @@
 """Collectors, which play the map cycle on any kind of games with the newest weights.
 
-One thread, one loop: receive from the games that wait, decide with one pass through the network, send. A race that has
-ended is put into the rollout sink, and the map cycle's next race begins there.
+One thread, one loop: receive from the games that wait, decide with one pass through the network, send. After a race
+the map cycle's next one begins.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class WeightPuller:
         self.passes_until_pull -= 1
 
     def pull(self) -> None:
-        """Pull newer weights, if there are any."""
+        """Pull newer weights."""
         version = self.run_state.pull_weights(self.kind, self.actor.network, self.version)
         if version != self.version:
             self.version = version
@@ -62,17 +62,14 @@ class WeightPuller:
             self.actor.weights_changed()
 
     def digest(self) -> str:
-        """Return the digest of the weights in hexadecimal digits."""
+        """Return the digest of the weights."""
         return digest_of(packed(self.actor.network).cpu().numpy().data).hex()
 
 
 class Evaluators:
-    """Actors of evaluation races. A race is driven by one version of the weights, the newest one at its beginning.
+    """Actors of evaluation races, each of which keeps the weights that are the newest at its beginning.
 
-    So the driver's file of a record drives that race again.
-
-    Args:
-        make: makes one, as many as there are versions under way.
+    So a record's driver drives that race again.
     """
 
     def __init__(self, make: Callable[[], WeightPuller]) -> None:
@@ -80,7 +77,7 @@ class Evaluators:
         self.made = [make()]
 
     def newest(self, in_use: Sequence[WeightPuller]) -> WeightPuller:
-        """Return an actor with the newest weights; those of races under way, `in_use`, keep their weights."""
+        """Return an actor with the newest weights; those `in_use` keep their weights."""
         free = next((one for one in self.made if all(one is not other for other in in_use)), None)
         if free is None:
             free = self._make()

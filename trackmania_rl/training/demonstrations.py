@@ -1,8 +1,8 @@
 """Demonstrations: given inputs are driven with the agent's actions, once, before a new run's first race.
 
 The agent learns from these as from any exploration race, or with a share of each batch and a margin loss (Hester et
-al. 2018, "Deep Q-learning from Demonstrations"). This project's inputs files are driven exactly. Others are
-approximated by the agent's actions, so the race may differ; the log has the result.
+al. 2018, "Deep Q-learning from Demonstrations"). Inputs files of other programs are approximated by the agent's
+actions; the log has the result.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Scripted driver: follows the middle of the road with keyboard keys and brakes for corners.
 
 The planned speed in a corner is the one at which full steering holds the radius; before it, the one from which a
-planned deceleration reaches that speed. Pure pursuit gives the curvature to a point ahead. Keys are all or nothing,
-so the steering share is emitted as whole key presses (first-order sigma-delta modulation). One decision takes 50 ms.
+planned deceleration reaches that speed. Pure pursuit gives the curvature to a point ahead. The
+steering share becomes whole key presses (first-order sigma-delta modulation). One decision takes 50 ms.
 """
 
 import math

@@ -388,8 +388,7 @@ def _tint_ground(
 ) -> None:
     """Write a row's ground tiles and hazes as one number each, or -1 for sky.
 
-    `ray` is the world direction of the first pixel in the row and `step` the change per pixel; `camera` is the camera's
-    world x, height above the ground and world z.
+    `ray` is the first pixel's world direction, `step` the change per pixel; `camera` is x, height above ground and z.
     """
     last_haze = np.float32(HAZE_LEVELS - 1)
     for column in range(tints.shape[0]):

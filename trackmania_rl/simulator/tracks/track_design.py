@@ -1,9 +1,8 @@
 """Tracks from straights and turns: laying them out as a line with a point every 0.5 m, and writing them to disk.
 
 Axes are the game's: y up, x and z on the ground; heading 0 is along +z, a left turn raises it (towards +x). Turns ease
-in and out: the curvature rises and falls linearly over ``easing_m`` (a clothoid), because a car's yaw rate follows its
-steering with a delay. Heights are straight ramps rounded by a moving average. A gap is not rounded across, so the edge
-of a jump keeps its slope.
+in and out: the curvature rises and falls linearly over ``easing_m`` (a clothoid), as a car's yaw rate follows its
+steering late. Heights are straight ramps rounded by a moving average, but not across a gap.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Simulated world: a road as a ribbon (cross-sections along a line), and a point's place on it.
 
-Several laps are a ribbon over itself, and a bridge crosses the same road: the car's state holds a
-cross-section number, and `locate` walks along the ribbon from there.
+As laps and bridges cross the same road, the car's state holds a cross-section number, from which `locate` walks on.
 
 Axes are the game's: world x, y up, z; road and car frames x left, y up, z forward, right-handed (forward = left x up).
 """

@@ -1,8 +1,7 @@
 """The live page of a run, in a browser: cars on the map, pictures, curves, records, messages and settings.
 
-RUN is a run's folder or its name in save/, beside a running training or after it; by default the newest run. A driver's
-file drives each of its tracks once, and the page shows these races. Only this machine reaches the page, unless --host
-and --token are given.
+RUN is a run's folder or its name in save/, by default the newest one. A driver's file drives each of its tracks once,
+and the page shows these races. Only this machine reaches the page, unless --host and --token are given.
 
 Examples:
   python scripts/dashboard.py save/simulated --port 8700

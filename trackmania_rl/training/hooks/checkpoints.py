@@ -290,8 +290,8 @@ def _has_lost_its_checkpoints(folder: RunFolder) -> bool:
 class KeepRecords(Hook):
     """Keeps inputs and Q values: each map's best races in best_runs/, all good races in good_runs/.
 
-    Beside the best evaluation race is the driver that drove it, and drives it again where the game repeats itself. The
-    folder's records count also in a run that was resumed from an earlier checkpoint.
+    Beside the best evaluation race is its driver. The folder's records count also in a run that was resumed from an
+    earlier checkpoint.
     """
 
     def __init__(self) -> None:
@@ -333,7 +333,7 @@ class KeepRecords(Hook):
             log.error("%s", error)
 
     def _keep_driver(self, folder: Path, facts: RaceFacts) -> None:
-        """Replace the driver by that of an evaluation race, if its map and its weights are still here."""
+        """Replace the driver, if the race's map and weights are still here."""
         run = self.run
         entry = next((entry for entry in run.settings.game.map_cycle if entry.map_name == facts.map_name), None)
         if entry is None:  # an edit removed the map during the race
