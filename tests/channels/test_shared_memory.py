@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch.nn.utils import parameters_to_vector
 
+from trackmania_rl.agents.weights import digest_of, packed
 from trackmania_rl.channels import rollouts, run_state
 from trackmania_rl.channels.rollouts import ChannelError, Rollouts, make_stop_flag
 from trackmania_rl.channels.run_state import NO_WEIGHTS, SharedRunState, open_channels
@@ -126,6 +127,39 @@ def test_another_process_sees_all_that_is_published(settings, start):
     assert here.recv() == (edited(settings, 6.0), 10**12, True, 2, {2.0})
     shared = uncompiled_shared_network.state_dict().values()
     assert all(tensor.is_shared() for tensor in shared), "the given network is one of the shared two"
+
+
+def test_evaluation_weights_that_another_process_has_read_are_kept(settings, start):
+    run_state = SharedRunState(settings, {"evaluation": network_of(0.0)})
+    here, there = SPAWN.Pipe()
+    start(_pull_and_answer, run_state, there)
+
+    def digest(value):
+        return digest_of(packed(network_of(value)).numpy().data).hex()
+
+    def pull():
+        here.send("go")
+        assert here.poll(60)
+        here.recv()
+
+    run_state.publish(weights={"evaluation": network_of(1.0)})
+    pull()
+    for value in (2.0, 3.0):
+        run_state.publish(weights={"evaluation": network_of(value)})
+    pull()
+    for value in (4.0, 5.0):
+        run_state.publish(weights={"evaluation": network_of(value)})
+    weights = run_state.weights["evaluation"]
+    assert [weights.with_digest(digest(float(value))) is not None for value in range(6)] == [
+        False,  # the first one, never read
+        True,
+        False,
+        True,
+        True,  # of the two slots
+        True,
+    ]
+    assert torch.equal(weights.with_digest(digest(1.0)), packed(network_of(1.0)))
+    assert weights.with_digest("") is None
 
 
 class StopWriting(KeyboardInterrupt):

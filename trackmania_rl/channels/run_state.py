@@ -12,7 +12,7 @@ import sys
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, Literal, Protocol
+from typing import Any, Final, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -75,6 +75,9 @@ class SharedVector:
         self._version = SPAWN.RawValue(ctypes.c_int64, 1)
         self._was_read = SPAWN.RawArray(ctypes.c_bool, 2)  # by slot
         self._kept: deque[Tensor] = deque(maxlen=most_kept)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_kept": deque()}  # readers need none
 
     @property
     def version(self) -> int:
