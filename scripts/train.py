@@ -177,10 +177,11 @@ def run(arguments: Arguments, heartbeat: Heartbeat | None = None, restart_reason
             view=view,
         )
     folders = [stage.configuration.folder.path for stage in stages]
-    folder = shown_path(next(filter(Path.exists, reversed(folders)), folders[-1]))
-    evaluation = f"{command_line_of('evaluate')} {folder}"
+    folder = next(filter(Path.exists, reversed(folders)), folders[-1])
+    drivers = [shown_path(file) for file in sorted(folder.glob("best_runs/*/*.driver"))]
+    evaluate = command_line_of("evaluate")
     try:
-        print(closing_text(figures, folder, evaluation, arguments.resume_by), flush=True)
+        print(closing_text(figures, shown_path(folder), evaluate, drivers, arguments.resume_by), flush=True)
     except OSError:  # a closed pipe or full disk: the run itself has ended well
         discard_output()
 

@@ -14,12 +14,12 @@ from trackmania_rl.telemetry.tables import PlainConsole, print_table
 from trackmania_rl.telemetry.terminal_view import closing_text
 
 
-def text(*records, **times):
+def text(*records, drivers=(), **times):
     figures = TrainingStatistics(lambda: 0.0)
     figures.reference_times = times
     for one in records:
         figures.add(race_of(one))
-    return closing_text(figures, "save/tested", "python scripts/evaluate.py save/tested")
+    return closing_text(figures, "save/tested", "python scripts/evaluate.py", drivers)
 
 
 def test_it_names_best_time_folder_and_next_command():
@@ -28,12 +28,14 @@ def test_it_names_best_time_folder_and_next_command():
         race_record(21_350, map_name="valley", is_explo=False),
         race_record(map_name="kart"),
     ]
-    assert text(*driven, valley=MedalTimes.of_author(20_300)).splitlines() == [
+    drivers = ["save/tested/best_runs/valley_21350/valley_21350.driver"]
+    assert text(*driven, drivers=drivers, valley=MedalTimes.of_author(20_300)).splitlines() == [
         "3 races, 3,000 frames",
         "valley: best time 0:21.350 (gold)",
         "kart: 812 m, not finished yet",
         "run folder: save/tested",
         "evaluate and film: python scripts/evaluate.py save/tested",
+        "the best evaluation race again: python scripts/evaluate.py " + drivers[0],
         "resume training: repeat the training command",
     ]
     assert text().splitlines() == [
@@ -41,7 +43,7 @@ def test_it_names_best_time_folder_and_next_command():
         "run folder: save/tested",
         "resume training: repeat the training command",
     ]
-    resume = closing_text(TrainingStatistics(), "save/x", "", ["--set=run_name=x"]).splitlines()[-1]
+    resume = closing_text(TrainingStatistics(), "save/x", "", resume_by=["--set=run_name=x"]).splitlines()[-1]
     assert resume == "resume training: repeat the training command with --set=run_name=x"
 
 

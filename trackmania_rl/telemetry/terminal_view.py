@@ -439,14 +439,17 @@ def _plain_map(map_name: str, of_map: MapStatistics, times: MedalTimes | None) -
     return f"{map_name}: " + "; ".join(kinds)
 
 
-def closing_text(figures: TrainingStatistics, folder: str, evaluate: str, resume_by: Sequence[str] = ()) -> str:
-    """Return a training's last lines, which is resumed by the same command with the options `resume_by`."""
+def closing_text(
+    figures: TrainingStatistics, folder: str, evaluate: str, drivers: Sequence[str] = (), resume_by: Sequence[str] = ()
+) -> str:
+    """Return a training's last lines; the same command with the options `resume_by` resumes it."""
     maps = [_closing_best(name, of_map, figures) for name, of_map in figures.maps.items()]
     if len(maps) > MOST_CLOSING_MAPS:
         maps[MOST_CLOSING_MAPS:] = [f"{len(maps) - MOST_CLOSING_MAPS} more maps"]
     lines = [f"{figures.races_total:,} races, {figures.frames_total:,} frames", *maps, f"run folder: {folder}"]
     if figures.races_finished_total > 0 or figures.is_custom_env:
-        lines.append(f"evaluate and film: {evaluate}")
+        lines.append(f"evaluate and film: {evaluate} {folder}")
+    lines += [f"the best evaluation race again: {evaluate} {driver}" for driver in drivers[:MOST_CLOSING_MAPS]]
     lines.append(
         " ".join(["resume training: repeat the training command", *(f"with {option}" for option in resume_by)])
     )

@@ -2,8 +2,8 @@
 
 Only cross-sections near the car are drawn, so the cost does not grow with the track.
 
-Level of detail by screen-space error (Luebke et al., Level of Detail for 3D Graphics, 2003): each part is drawn with
-the longest steps between cross-sections whose error, computed once per track, stays below a fraction of a pixel.
+Level of detail by screen-space error (Luebke et al., Level of Detail for 3D Graphics, 2003): each part has the longest
+steps between cross-sections whose error, computed once per track, is below a fraction of a pixel.
 """
 
 from __future__ import annotations
