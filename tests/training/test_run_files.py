@@ -143,9 +143,11 @@ def test_the_best_races_of_each_map_are_kept_and_the_driver_of_the_best_evaluati
     assert kept_after(3000, **evaluated) == ["valley_2_3300", "valley_3000"]
     assert kept_after(2900, "taken away", **evaluated) == ["valley_2_3300", "valley_3000"]
     assert kept_after(2950, is_explo=False, weights_digest="0" * 32) == ["valley_2_3300", "valley_3000"], "unknown"
+    assert kept_after(2980, is_explo=False, weights_digest="0" * 32) == ["valley_2_3300", "valley_3000"]
+    assert not (best_runs / "valley_2980").exists(), "no record, and no driver"
     assert {"valley_3100", "valley_3000", "valley_2950"} < {path.name for path in best_runs.iterdir()}
     good_runs = {path.name for path in run.context.folder.good_runs.iterdir()}
-    assert good_runs == {"valley_3100", "valley_3000", "valley_2950", "taken away_2900"}, "all within the threshold"
+    assert good_runs == {"valley_3100", "valley_3000", "valley_2950", "valley_2980", "taken away_2900"}, "within 3150"
     assert (best_runs / "valley_3000" / "valley_3000.inputs").read_text() == "0.00 press up\n"
     assert_is("valley_2_3300", networks[1])
     assert_is("valley_3000", networks[3])

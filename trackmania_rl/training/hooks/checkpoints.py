@@ -321,28 +321,25 @@ class KeepRecords(Hook):
         try:
             if time_ms <= settings.run.threshold_to_save_all_runs_ms:
                 save_best_run(folder.good_runs, race, settings)
-            is_record = time_ms < self._kept_ms.get(name, time_ms + 1)
-            is_drivers_record = not facts.is_explo and time_ms < self._with_driver_ms.get(name, time_ms + 1)
-            if is_record:
-                self._kept_ms[name] = time_ms
-            if is_record or is_drivers_record:
+            weights = None
+            if not facts.is_explo and time_ms < self._with_driver_ms.get(name, time_ms + 1):
+                weights = self.run.channels.run_state.weights["evaluation"].with_digest(facts.weights_digest)
+            if weights is not None or time_ms < self._kept_ms.get(name, time_ms + 1):
+                self._kept_ms[name] = min(time_ms, self._kept_ms.get(name, time_ms))
                 kept = save_best_run(folder.best_runs, race, settings)
-            if is_drivers_record:
-                self._keep_driver(kept, facts)
+                if weights is not None:
+                    self._keep_driver(kept, facts, weights)
         except UserError as error:
             log.error("%s", error)
 
-    def _keep_driver(self, folder: Path, facts: RaceFacts) -> None:
-        """Replace the driver, if the race's map and weights are still here."""
+    def _keep_driver(self, folder: Path, facts: RaceFacts, weights: torch.Tensor) -> None:
+        """Replace the map's driver."""
         run = self.run
         entry = next((entry for entry in run.settings.game.map_cycle if entry.map_name == facts.map_name), None)
         if entry is None:  # an edit removed the map during the race
             return
-        vector = run.channels.run_state.weights["evaluation"].with_digest(facts.weights_digest)
-        if vector is None:  # the race was long on its way
-            return
         network = copy.deepcopy(run.agent.evaluation_network).cpu()
-        unpack(vector, network)
+        unpack(weights, network)
         track = DriverTrack.of_entry(entry, facts.race_time_ms)
         _write_driver(folder / f"{folder.name}{ENDING}", folder.name, run, network, [track])
         self._with_driver_ms[facts.map_name] = facts.race_time_ms
