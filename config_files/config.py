@@ -149,10 +149,10 @@ memory_size_start_learn_schedule = ((0, 2_000),)
 number_times_single_memory_is_used_before_discard = 4.0
 
 # Length of a mini-race, within which Q sums rewards. None: only gamma_schedule discounts Q.
-temporal_mini_race_duration_actions = 100
+temporal_mini_race_duration_actions = None
 
 # Discount of the next action (linear between entries), and learning rate (exponential between entries).
-gamma_schedule = ((0, 0.999), (600_000, 0.999), (1_500_000, 1.0))
+gamma_schedule = ((0, 0.98), (300_000, 0.98), (1_200_000, 0.99))
 lr_schedule = ((0, 1e-3), (600_000, 2e-4), (2_000_000, 4e-5), (6_000_000, 1e-5))
 
 # Expected reward of an action, for a new network. Change it with the rewards; 0 for none.

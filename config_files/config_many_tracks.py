@@ -50,5 +50,9 @@ observation_blocks = (
 # Many tracks take longer to learn.
 schedule_stretch = 4.0
 
+# Mini-races of 5 s, as the driver that ships.
+temporal_mini_race_duration_actions = 100
+gamma_schedule = ((0, 0.999), (600_000, 0.999), (1_500_000, 1.0))
+
 # Each track is driven only a few times.
 memory_size_schedule = ((0, 400_000),)

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from trackmania_rl.agents.iqn import SELF_LOSS_CLAMP_RATIO, SELF_LOSS_RATE
+from trackmania_rl.agents.networks import ACTIONS_AHEAD
 from trackmania_rl.settings import AgentSettings, Settings
 
 
@@ -25,7 +26,6 @@ class ClassicNetwork(nn.Module):
         super().__init__()
         agent, game = settings.agent, settings.game
         self.baseline_per_action = agent.expected_reward_per_action
-        assert settings.replay.temporal_mini_race_duration_actions is not None
         self.duration_actions = settings.replay.temporal_mini_race_duration_actions
         self.n_cosines = agent.iqn_embedding_dimension
         self.img_head: nn.Sequential | None = None
@@ -72,8 +72,10 @@ class ClassicNetwork(nn.Module):
             hidden = torch.cat([head[:2](features) for head in heads], dim=1).repeat_interleave(n, dim=0) * factors
             advantage, value = (head[2](rows) for head, rows in zip(heads, hidden.chunk(2, dim=1), strict=True))
         quantiles = value + advantage - advantage.mean(dim=-1, keepdim=True)
-        baseline = self.baseline_per_action * (self.duration_actions - floats[:, 0])
-        return quantiles.reshape(batch_size, n, -1) + baseline[:, None, None]
+        actions_ahead = torch.full_like(floats[:, 0], ACTIONS_AHEAD)
+        if self.duration_actions is not None:
+            actions_ahead = self.duration_actions - floats[:, 0]
+        return quantiles.reshape(batch_size, n, -1) + self.baseline_per_action * actions_ahead[:, None, None]
 
 
 class ClassicUpdate:

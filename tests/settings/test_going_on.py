@@ -51,6 +51,7 @@ CHANGES_OF_MEANING = {
 
 
 def test_changes_of_meaning_are_refused_unless_accepted(settings, tmp_path):
+    settings = changed(settings, temporal_mini_race_duration_actions=100)
     for name, value in CHANGES_OF_MEANING.items():
         new = changed(settings, **{name: value})
         assert refused(settings, new) == [name]

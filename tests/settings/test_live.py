@@ -114,6 +114,7 @@ def test_editors_may_rename_or_delete_the_file(snapshot, caplog):
 )
 def test_an_edit_whose_parts_do_not_go_alone_waits_as_a_whole(tmp_path, config, lines, caplog):
     overrides = [
+        "temporal_mini_race_duration_actions=100",
         "demonstrations=({'map_name': 'valley', 'inputs': 'x.inputs'},)",
         "map_cycle=({'map_name': 'valley', 'map_path': 'x', 'reference_line': 'x', 'is_explo': 1, 'fill_buffer': 1},)",
     ]

@@ -16,6 +16,8 @@ from trackmania_rl.settings import AgentSettings
 
 LEAKY_RELU_SLOPE = 0.01
 MOST_STANDARD_DEVIATIONS = 10.0
+ACTIONS_AHEAD = 50.0
+"""Actions that a baseline counts without mini-races: the sum of a discount of 0.98."""
 IMAGES_AT_ONCE = 64
 """Images per convolution microbatch on a processor; so many fit into its caches."""
 
@@ -96,12 +98,12 @@ class QuantileNetwork(nn.Module):
         return (floats - self.float_mean) / self.float_std
 
     def baseline(self, floats: Tensor) -> Tensor:
-        """Return the expected return (B,): reward per action x actions left in the mini-race.
+        """Return the expected return (B,): reward per action x actions left in the mini-race, or `ACTIONS_AHEAD`.
 
         The network learns the difference from it, and so starts near the truth.
         """
         if self.mini_race_duration_actions is None:
-            return floats.new_zeros(len(floats))
+            return floats.new_full((len(floats),), self.expected_reward_per_action * ACTIONS_AHEAD)
         return self.expected_reward_per_action * (self.mini_race_duration_actions - floats[:, ELAPSED_ACTIONS_FLOAT])
 
 

@@ -219,7 +219,7 @@ class ReplaySettings(Group):
     """Cut a transition short at the first exploratory action after its own."""
     no_done_at_end: bool = False
     """Bootstrap the value of the finish, too, as at a cut-off."""
-    temporal_mini_race_duration_actions: Driver[Annotated[OrNone[PositiveInt], Unit("actions")]] = 100
+    temporal_mini_race_duration_actions: Driver[Annotated[OrNone[PositiveInt], Unit("actions")]] = None
     """Length of a mini-race; Q is the sum of rewards within it. Published is 140 (7 s). None: gamma alone discounts."""
     oversample_long_term_steps: Annotated[NonNegativeInt, Unit("actions")] = 40
     """Long horizons are sampled more often: elapsed = max(0, abs(i) - 5), i random in [5 - this, duration + 5)."""
@@ -273,8 +273,8 @@ class AgentSettings(Group):
     target_action: Literal["max_of_each_quantile", "argmax_of_mean"] = "argmax_of_mean"
     """How the target chooses the next action without double DQN. "argmax_of_mean" overestimates less."""
     expected_reward_per_action: Driver[Finite] = -0.045
-    """Value baseline: Q = network + this x the actions left in the mini-race; 0 for none."""
-    gamma_schedule: Schedule[Discount] = ((0, 0.999), (600_000, 0.999), (1_500_000, 1.0))
+    """Value baseline: Q = network + this x the actions left in the mini-race, or x 50 without; 0 for none."""
+    gamma_schedule: Schedule[Discount] = ((0, 0.98), (300_000, 0.98), (1_200_000, 0.99))
     """Discount of the next action (linear between entries). Mini-races allow 1."""
     lr_schedule: Schedule[NonNegativeFloat] = ((0, 1e-3), (600_000, 2e-4), (2_000_000, 4e-5), (6_000_000, 1e-5))
     """Learning rate (exponential between entries)."""
@@ -437,8 +437,6 @@ def _contradictions(settings: Settings) -> Iterator[str]:
         yield f"memory_size_start_learn_schedule {start} > memory_size_schedule {smallest}: learning would never start"
     if duration is not None and replay.oversample_long_term_steps > duration:
         yield f"oversample_long_term_steps is above temporal_mini_race_duration_actions = {duration}"
-    if duration is None and agent.expected_reward_per_action != 0:
-        yield "expected_reward_per_action counts the actions left in a mini-race, and there are none: set it to 0.0"
     if agent.demonstrations_margin > 0 and replay.demonstrations_share == 0:
         yield "demonstrations_margin needs demonstrations_share above 0, as no other transitions are marked"
     if len({len(agent.conv_channels), len(agent.conv_kernel_sizes), len(agent.conv_strides)}) != 1:
