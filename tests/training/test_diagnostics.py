@@ -15,6 +15,8 @@ from trackmania_rl.training.diagnostics import realised_returns
 from trackmania_rl.training.hooks import recordings
 from trackmania_rl.training.hooks.recordings import DrawDiagnostics
 
+from .conftest import edit
+
 RNG = np.random.default_rng(3)
 
 
@@ -85,6 +87,7 @@ class Drawn:
 def test_a_set_is_of_the_newest_evaluated_race(live, make_run, make_race, logger, monkeypatch, caplog):
     drawn = Drawn()
     monkeypatch.setattr(recordings, "draw_diagnostics", drawn)
+    edit(live, temporal_mini_race_duration_actions=100)
     run = make_run()
     hook = run.hook(DrawDiagnostics)
     run.train_on([make_race(30, True), make_race(60, True)])
