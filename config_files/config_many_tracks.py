@@ -50,7 +50,7 @@ observation_blocks = (
 # Many tracks take longer to learn.
 schedule_stretch = 4.0
 
-# Mini-races of 5 s, as the driver that ships.
+# As in the shipped driver.
 temporal_mini_race_duration_actions = 100
 gamma_schedule = ((0, 0.999), (600_000, 0.999), (1_500_000, 1.0))
 

@@ -17,7 +17,7 @@ from trackmania_rl.settings import AgentSettings
 LEAKY_RELU_SLOPE = 0.01
 MOST_STANDARD_DEVIATIONS = 10.0
 ACTIONS_AHEAD = 50.0
-"""Actions that a baseline counts without mini-races: the sum of a discount of 0.98."""
+"""Actions that a baseline counts without mini-races: the sum of 0.98^k."""
 IMAGES_AT_ONCE = 64
 """Images per convolution microbatch on a processor; so many fit into its caches."""
 
@@ -100,7 +100,7 @@ class QuantileNetwork(nn.Module):
     def baseline(self, floats: Tensor) -> Tensor:
         """Return the expected return (B,): reward per action x actions left in the mini-race, or `ACTIONS_AHEAD`.
 
-        The network learns the difference from it, and so starts near the truth.
+        The network learns the difference from it.
         """
         if self.mini_race_duration_actions is None:
             return floats.new_full((len(floats),), self.expected_reward_per_action * ACTIONS_AHEAD)
