@@ -21,6 +21,7 @@ map_cycle = (
 
 # A constant discount; no settings for the rewards or blocks of races.
 gamma_schedule = ((0, 0.99),)
+temporal_mini_race_duration_actions = 100
 expected_reward_per_action = 0.0
 fourier_wavelengths = {}
 

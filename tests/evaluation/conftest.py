@@ -54,6 +54,7 @@ def _make_run(tmp_path_factory, repository_root, maps_folder, *more):
     entry = {"map_name": "bend", "map_path": "curve.npy", "reference_line": "curve.npy"}
     cycle = tuple(entry | {"is_explo": is_explo, "fill_buffer": True} for is_explo in (True, False))
     overrides = [
+        "temporal_mini_race_duration_actions=100",  # for all diagnostics
         *("float_hidden_dim=11", "dense_hidden_dimension=14", "iqn_embedding_dimension=9", "torch_device=cpu"),
         *(f"maps_folder={str(maps_folder)!r}", f"map_cycle={cycle!r}"),
         *more,

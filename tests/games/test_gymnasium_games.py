@@ -140,8 +140,11 @@ def decide(games, action):
 def test_spaces_are_those_of_the_environment(settings):
     of_choice, of_numbers = (GymnasiumGames(settings, env=env).spaces for env in (Counting, CountingNumbers))
     assert of_choice.action == spaces.Discrete(3, start=2)
-    assert of_choice.float_mean == (50.0, 0.0, 5.0)
-    assert of_choice.float_std == (50.0, 1.0, 5.0)
+    assert of_choice.float_mean == (0.0, 0.0, 5.0)
+    assert of_choice.float_std == (1.0, 1.0, 5.0)
+    changed = settings_from_flat(settings.flat() | {"temporal_mini_race_duration_actions": 100})
+    of_mini_races = GymnasiumGames(changed, env=Counting).spaces
+    assert (of_mini_races.float_mean[0], of_mini_races.float_std[0]) == (50.0, 50.0)
     assert of_choice.n_values == 3
     assert of_numbers.action_shape == (2,)
     assert of_numbers.n_values == 1

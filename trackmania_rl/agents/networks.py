@@ -103,7 +103,7 @@ class QuantileNetwork(nn.Module):
         The network learns the difference from it.
         """
         if self.mini_race_duration_actions is None:
-            return floats.new_full((len(floats),), self.expected_reward_per_action * ACTIONS_AHEAD)
+            return torch.full_like(floats[:, 0], self.expected_reward_per_action * ACTIONS_AHEAD)
         return self.expected_reward_per_action * (self.mini_race_duration_actions - floats[:, ELAPSED_ACTIONS_FLOAT])
 
 
