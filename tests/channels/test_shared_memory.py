@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch.nn.utils import parameters_to_vector
 
-from trackmania_rl.agents.weights import digest_of, packed
+from trackmania_rl.agents.weights import hex_digest, packed
 from trackmania_rl.channels import rollouts, run_state
 from trackmania_rl.channels.rollouts import ChannelError, Rollouts, make_stop_flag
 from trackmania_rl.channels.run_state import NO_WEIGHTS, SharedRunState, open_channels
@@ -135,7 +135,7 @@ def test_evaluation_weights_that_another_process_has_read_are_kept(settings, sta
     start(_pull_and_answer, run_state, there)
 
     def digest(value):
-        return digest_of(packed(network_of(value)).numpy().data).hex()
+        return hex_digest(packed(network_of(value)))
 
     def pull():
         here.send("go")

@@ -9,7 +9,7 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from trackmania_rl.agents.weights import digest_of, packed
+from trackmania_rl.agents.weights import hex_digest, packed
 from trackmania_rl.errors import ExitCode, UserError
 from trackmania_rl.race.rewards import Rewarded
 from trackmania_rl.runs.log import iterate_races
@@ -252,7 +252,7 @@ def test_a_driver_that_is_not_finite_is_not_kept_beside_a_record(run, make_race,
     published = copy.deepcopy(run.agent.evaluation_network)
     published.A_head[2].weight.data[:] = NAN
     run.run_state.publish(weights={"evaluation": published})
-    digest = digest_of(packed(published).numpy().data).hex()
+    digest = hex_digest(packed(published))
     run.put(make_race(17, True, is_explo=False, weights_digest=digest))
     with contextlib.suppress(NumbersNotFiniteError):  # the training ends as well, sooner or later
         run.train()

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from trackmania_rl.agents.builder import IQN
-from trackmania_rl.agents.weights import digest_of, packed
+from trackmania_rl.agents.weights import hex_digest, packed
 from trackmania_rl.drivers.driver_file import DriverFile, DriverTrack, read_driver, write_driver
 from trackmania_rl.errors import UserError
 from trackmania_rl.multiprocess.run_setup import new_run_folder
@@ -70,7 +70,7 @@ def _published_digest(run):
     """The digest of the newest evaluation weights, which a collector reads."""
     vector = packed(run.agent.evaluation_network)
     run.run_state.weights["evaluation"].read_newer(0, vector)
-    return digest_of(vector.numpy().data).hex()
+    return hex_digest(vector)
 
 
 def _drivers(run):

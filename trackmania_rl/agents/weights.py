@@ -74,8 +74,13 @@ def unpack(vector: Tensor, network: nn.Module) -> None:
 
 
 def digest_of(weights: bytes | bytearray | memoryview) -> bytes:
-    """Return the digest of bytes from `packed`: equal weights have equal ones."""
+    """Return the digest of bytes from `packed`."""
     return hashlib.blake2b(weights, digest_size=DIGEST_BYTES).digest()
+
+
+def hex_digest(vector: Tensor) -> str:
+    """Return the digest of a vector from `packed`, as text."""
+    return digest_of(vector.cpu().numpy().data).hex()
 
 
 def move_into(vector: Tensor, network: nn.Module) -> None:

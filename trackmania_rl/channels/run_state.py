@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from trackmania_rl.agents.weights import digest_of, move_into, packed, unpack
+from trackmania_rl.agents.weights import hex_digest, move_into, packed, unpack
 from trackmania_rl.channels.rollouts import (
     ROLLOUT_SLOTS_PER_COLLECTOR,
     SHARED_MEMORY_FOLDER,
@@ -105,9 +105,9 @@ class SharedVector:
         return known_version
 
     def with_digest(self, digest: str) -> Tensor | None:
-        """Return a version that is still here by its `digest_of`, in hexadecimal digits."""
+        """Return a version that is still here by its `hex_digest`."""
         for vector in (*self._slots, *self._kept):
-            if digest_of(vector.numpy().data).hex() == digest:
+            if hex_digest(vector) == digest:
                 return vector
         return None
 

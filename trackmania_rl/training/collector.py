@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from trackmania_rl.agents.inference import Actor, Exploration
-from trackmania_rl.agents.weights import digest_of, packed
+from trackmania_rl.agents.weights import hex_digest, packed
 from trackmania_rl.channels.rollouts import RolloutSink
 from trackmania_rl.channels.run_state import NO_WEIGHTS, RunState, WeightsKind
 from trackmania_rl.games.protocol import GameIds, Games, Listener, Received
@@ -60,10 +60,6 @@ class WeightPuller:
             self.version = version
             self.came_s = time.monotonic()
             self.actor.weights_changed()
-
-    def digest(self) -> str:
-        """Return the digest of the weights."""
-        return digest_of(packed(self.actor.network).cpu().numpy().data).hex()
 
 
 class Evaluators:
@@ -271,7 +267,7 @@ class Collector:
             is_generated=race.cycle_entry.is_generated,
             position=race.cycle_entry.position.model_copy(update={"streams": streams}),
             weights_age_s=time.monotonic() - race.puller.came_s,
-            weights_digest=race.puller.digest() if is_evaluated else "",
+            weights_digest=hex_digest(packed(race.puller.actor.network)) if is_evaluated else "",
             fragment=fragment,
         )
         self._parts.rollouts.put(game, driven)
