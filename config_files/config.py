@@ -159,8 +159,8 @@ lr_schedule = ((0, 1e-3), (600_000, 2e-4), (2_000_000, 4e-5), (6_000_000, 1e-5))
 expected_reward_per_action = -0.045
 
 # Probability of a random action in an exploration race, and of the best action after adding noise to Q.
-epsilon_schedule = ((0, 1.0), (2_000, 1.0), (50_000, 0.1), (400_000, 0.03), (1_000_000, 0.01))
-epsilon_boltzmann_schedule = ((0, 0.15), (400_000, 0.03), (1_000_000, 0.01))
+epsilon_schedule = ((0, 1.0), (2_000, 1.0), (50_000, 0.1), (400_000, 0.03))
+epsilon_boltzmann_schedule = ((0, 0.15), (400_000, 0.03))
 
 # --------------------------------------------------------------------------------------------------------- output
 

@@ -53,8 +53,6 @@ schedule_stretch = 4.0
 # As in the shipped driver.
 temporal_mini_race_duration_actions = 100
 gamma_schedule = ((0, 0.999), (600_000, 0.999), (1_500_000, 1.0))
-epsilon_schedule = ((0, 1.0), (2_000, 1.0), (50_000, 0.1), (400_000, 0.03))
-epsilon_boltzmann_schedule = ((0, 0.15), (400_000, 0.03))
 
 # Each track is driven only a few times.
 memory_size_schedule = ((0, 400_000),)

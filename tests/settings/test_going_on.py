@@ -101,7 +101,7 @@ def test_the_settings_of_a_run_are_those_that_it_began_with(config, tmp_path):
     text = (tmp_path / "save" / "simulated" / "settings.toml").read_text()
     assert 'random_action_throttle_probability = "none"\n' in text
     assert "schedule_stretch = 0.5\n" in text
-    assert "epsilon_boltzmann_schedule = [[0, 0.15], [400000, 0.03], [1000000, 0.01]]\n" in text, "not yet stretched"
+    assert "epsilon_schedule = [[0, 1.0], [2000, 1.0], [50000, 0.1], [400000, 0.03]]\n" in text, "not yet stretched"
     assert (
         "# Actions that one transition spans.\n# Unit: actions. Allowed: whole number > 0; restart.\nn_steps = 3"
         in text

@@ -313,9 +313,9 @@ class AgentSettings(Group):
 class ExplorationSettings(Group):
     """Departure of a collector from the greedy action."""
 
-    epsilon_schedule: Schedule[Fraction] = ((0, 1.0), (2_000, 1.0), (50_000, 0.1), (400_000, 0.03), (1_000_000, 0.01))
+    epsilon_schedule: Schedule[Fraction] = ((0, 1.0), (2_000, 1.0), (50_000, 0.1), (400_000, 0.03))
     """Probability of a random action in an exploration race (exponential between entries)."""
-    epsilon_boltzmann_schedule: Schedule[Fraction] = ((0, 0.15), (400_000, 0.03), (1_000_000, 0.01))
+    epsilon_boltzmann_schedule: Schedule[Fraction] = ((0, 0.15), (400_000, 0.03))
     """Probability, beside epsilon, of the best action after noise was added to Q."""
     random_action_throttle_probability: OrNone[Fraction] = 0.7
     """Probability that a random action accelerates and does not brake; None draws evenly."""
