@@ -1,5 +1,6 @@
 """The run log: its writer, its readers, and disks that fail."""
 
+import contextlib
 import json
 import logging
 import os
@@ -190,6 +191,18 @@ def test_a_locked_log_is_written_later(path):
     log.write(FACTS, 2)
     log.close()
     assert frames(path) == [1, 2]
+
+
+def test_a_log_that_another_connection_locks_for_a_moment_is_written_at_once(path):
+    log = RunLog(path, lambda: 0.0, 1)
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None, check_same_thread=False)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        release = threading.Timer(0.02, other.rollback)
+        release.start()
+        log.write(FACTS, 1)
+        release.join()
+    assert frames(path) == [1]
+    log.close()
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")

@@ -31,7 +31,9 @@ MOST_WAITING: Final = 10_000
 RETRY_EVERY_S: Final = 5.0
 """Time between two tries to write what waits, because a try takes up to 0.1 s."""
 OPEN_TIMEOUT_S: Final = 10.0
-"""Wait for another program that locks the log at the start. Later writes do not wait."""
+"""Wait for another program that locks the log at the start."""
+WRITE_TIMEOUT_S: Final = 0.1
+"""The same for a later write: other connections lock the log for a moment as they close."""
 
 READ_TIMEOUT_S: Final = 1.0
 """Wait of a reader while a training that was killed is started again, and restores the log."""
@@ -224,7 +226,7 @@ class RunLog:
         self._connection.execute("PRAGMA journal_mode = WAL")
         self._connection.execute("PRAGMA synchronous = NORMAL")
         self._connection.executescript(_SCHEMA)
-        self._connection.execute("PRAGMA busy_timeout = 0")
+        self._connection.execute(f"PRAGMA busy_timeout = {round(1000 * WRITE_TIMEOUT_S)}")
         self._opened_file_id = self._file_id()
         return self._connection
 
