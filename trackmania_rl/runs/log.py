@@ -33,7 +33,7 @@ RETRY_EVERY_S: Final = 5.0
 OPEN_TIMEOUT_S: Final = 10.0
 """Wait for another program that locks the log at the start."""
 WRITE_TIMEOUT_S: Final = 0.1
-"""The same for a later write: other connections lock the log for a moment as they close."""
+"""The same for a write: a connection that closes locks the log for a moment."""
 
 READ_TIMEOUT_S: Final = 1.0
 """Wait of a reader while a training that was killed is started again, and restores the log."""
@@ -102,8 +102,8 @@ class CommandClock:
 class RunLog:
     """Writer for a run's log. There is one at a time, in the learner. Thread-safe.
 
-    Each race, message and figure set is committed at once. Failed writes wait in memory, and are
-    tried again every `RETRY_EVERY_S`. A deleted log is made again. `kill -9` loses no written race; a power
+    Each race, message and figure set is committed at once. Failed writes wait in memory for
+    `RETRY_EVERY_S`. A deleted log is made again. `kill -9` loses no written race; a power
     cut may lose the newest ones.
     """
 

@@ -63,10 +63,7 @@ class WeightPuller:
 
 
 class Evaluators:
-    """Actors of evaluation races, each of which keeps the weights that are the newest at its beginning.
-
-    So a record's driver drives that race again.
-    """
+    """Actors of evaluation races. Each keeps the weights that began the race, so a record's driver repeats it."""
 
     def __init__(self, make: Callable[[], WeightPuller]) -> None:
         self._make = make
