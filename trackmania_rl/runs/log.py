@@ -102,9 +102,8 @@ class CommandClock:
 class RunLog:
     """Writer for a run's log. There is one at a time, in the learner. Thread-safe.
 
-    Each race, message and figure set is committed at once. Failed writes wait in memory for
-    `RETRY_EVERY_S`. A deleted log is made again. `kill -9` loses no written race; a power
-    cut may lose the newest ones.
+    Each race, message and figure set is committed at once. Failed writes wait in memory for `RETRY_EVERY_S`. A deleted
+    log is made again. `kill -9` loses no written race; a power cut may lose the newest ones.
     """
 
     def __init__(self, path: Path, clock: Callable[[], float], session: int) -> None:
