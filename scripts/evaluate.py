@@ -53,7 +53,7 @@ from trackmania_rl.telemetry.terminal_view import format_time, times_text
 from trackmania_rl.tmi_interaction.launchers import make_launcher
 from trackmania_rl.tmi_interaction.launchers.launcher import SimulatedGameLauncher, find_free_port
 from trackmania_rl.tmi_interaction.script_player import ScriptPlayer
-from trackmania_rl.track.generated_maps import is_generated_track
+from trackmania_rl.track.map_sources import TRACKS_FOLDER
 
 from rich.table import Table
 from rich.text import Text
@@ -143,7 +143,7 @@ def evaluate_maps(
     from trackmania_rl.track.named_maps import map_entries
 
     maps_folder = PROJECT_FOLDER / driver.settings.game.maps_folder
-    entries = map_entries(driver.settings, maps_folder, arguments.map, output / "generated_tracks")
+    entries = map_entries(driver.settings, maps_folder, arguments.map, output / TRACKS_FOLDER)
     kind = game_of(entries)
     is_kept = driver.settings.game.games_are_kept and kind != "simulated"  # the simulated game is local
     game = driver.settings.game.model_copy(update={"game": kind, "games_are_kept": is_kept})
@@ -174,8 +174,8 @@ def evaluate_maps(
         write_text(file, evaluation.best_race.facts.inputs)
     videos: dict[int, Path] = {}
     if isinstance(launcher, SimulatedGameLauncher) and not arguments.no_video:
-        names = [evaluation.map_entry.map_name for evaluation in evaluations]
-        generated = [number for number, name in enumerate(names) if is_generated_track(name)]
+        folders = [Path(evaluation.map_entry.map_path).parent.name for evaluation in evaluations]
+        generated = [number for number, folder in enumerate(folders) if folder == TRACKS_FOLDER]
         left_out = set() if arguments.film_all else set(generated[1:])
         filmed = {k: (evaluations[k], files[k]) for k in range(len(files)) if k not in left_out}
         videos = film(filmed, driver, launcher, arguments, console)

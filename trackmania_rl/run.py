@@ -61,6 +61,7 @@ from trackmania_rl.settings.groups import Until
 from trackmania_rl.telemetry.statistics import TrainingStatistics
 from trackmania_rl.telemetry.terminal_view import TerminalView, open_terminal_view
 from trackmania_rl.track.game_map import load_reference_lines, load_reference_times
+from trackmania_rl.track.map_sources import check_map_sources
 from trackmania_rl.training.building import (
     MakeMemory,
     as_hook,
@@ -308,6 +309,7 @@ def _checked_parts(settings: Settings, folder: RunFolder, order: _Order) -> _Par
     require_races(settings, order.cluster is not None, order.workers is not None)
     maps_folder = order.project_folder / settings.game.maps_folder
     reference_lines_m = load_reference_lines(settings, maps_folder)
+    check_map_sources(settings)
     demonstrations = load_demonstrations(settings.game, order.project_folder)
     seeds = SeedTree(settings.run.seed)
     spaces = order.games(settings).spaces

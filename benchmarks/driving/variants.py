@@ -10,7 +10,8 @@ from typing import Final
 
 from trackmania_rl.errors import UserError
 from trackmania_rl.simulator.tracks.track_file import find_track_file
-from trackmania_rl.track.generated_maps import write_in_folder
+from trackmania_rl.simulator.tracks.track_generator import generate_track
+from trackmania_rl.track.map_sources import write_in_folder
 from trackmania_rl.track.named_maps import recipes_of
 
 PROJECT: Final = Path(__file__).resolve().parents[2]
@@ -90,5 +91,5 @@ def find_tracks(names: Sequence[str], generated_tracks: Path) -> list[Path]:
         recipes = recipes_of(name)
         if not recipes:
             files.append(find_track_file(name, PROJECT / "maps"))
-        files += [write_in_folder(recipe, generated_tracks) for recipe in recipes]
+        files += [write_in_folder(generate_track(recipe).design, generated_tracks) for recipe in recipes]
     return files

@@ -262,3 +262,6 @@ def test_a_driver_imports_nothing_that_its_user_does_not_name(driver_file, tmp_p
     for part in parts:
         with pytest.raises(DriverFileError, match="its setting agent names code that does not ship"):
             load_driver(edited(driver_file, file, with_settings(agent=part)))
+    track = {"map_name": "own", "generator": "parts_of_a_stranger:Network"}
+    with pytest.raises(DriverFileError, match="its setting map_cycle names code that does not ship"):
+        load_driver(edited(driver_file, file, lambda card: card.update(tracks=[track])))

@@ -21,9 +21,8 @@ from trackmania_rl.settings import MapEntry, SettingsError
 from trackmania_rl.simulator.physics.scripted_driver import drive
 from trackmania_rl.simulator.race import SimulatedRace
 from trackmania_rl.simulator.tracks.track_file import load_track
-from trackmania_rl.simulator.tracks.track_generator import TrackRecipe
 from trackmania_rl.tmi_interaction.launchers.launcher import SimulatedGameLauncher, find_free_port
-from trackmania_rl.track.generated_maps import GeneratedMaps
+from trackmania_rl.track.map_sources import GeneratedMaps
 
 FORWARD, COAST = 0, 3
 N_ACTIONS = 12
@@ -352,10 +351,10 @@ def test_agents_and_races_have_changed_images(maps_folder, make_settings, entry_
 
 
 def test_maps_in_memory_are_bounded_and_one_in_use_stays(maps_folder, make_settings, tmp_path, monkeypatch):
-    generator = {"difficulty": 0.4, "first_seed": 0, "last_seed": 9}
+    generator = {"difficulty": 0.4, "first_seed": 0, "last_seed": 10**6}
     entry = MapEntry(map_name="made", generator=generator, is_explo=True, fill_buffer=True)
     generated = GeneratedMaps(tmp_path / "tracks", np.random.SeedSequence(1))
-    entries = [generated.concrete(entry, TrackRecipe(seed, 0.4)) for seed in range(7)]
+    entries = [generated.draw(entry) for _ in range(7)]
     monkeypatch.setattr(in_process, "SPARE_MAPS", 1)
     settings = make_settings(False)
     games, alone = (InProcessGames(n, settings.game, settings.observation, maps_folder) for n in (2, 1))

@@ -10,7 +10,7 @@ from trackmania_rl.channels.run_state import SharedRunState
 from trackmania_rl.games.race_games import make_games_builder
 from trackmania_rl.multiprocess.collector_process import CollectorTask, beating_until_it_plays, make_parts
 from trackmania_rl.race.spaces import race_spaces
-from trackmania_rl.settings import GeneratorSettings
+from trackmania_rl.settings import MapEntry
 
 
 def task_of(live, name, **changes):
@@ -33,8 +33,9 @@ def parts_of(task):
 
 
 def first_tracks(parts):
-    generator = GeneratorSettings(difficulty=(0.2, 0.6), first_seed=0, last_seed=10**6)
-    return [parts.generated_maps.recipe(generator, number) for number in range(4)]
+    generator = {"difficulty": (0.2, 0.6), "first_seed": 0, "last_seed": 10**6}
+    entry = MapEntry(map_name="made", generator=generator, is_explo=True, fill_buffer=True)
+    return [Path(parts.generated_maps.draw(entry).map_path).stem for _ in range(4)]
 
 
 def reseeded(live):
@@ -42,12 +43,16 @@ def reseeded(live):
     return SharedRunState(live.current.model_copy(update={"run": run}), {})
 
 
-def test_every_collector_has_tracks_of_its_own_which_are_the_same_however_often_it_is_started(live):
+def test_every_collector_has_tracks_of_its_own_which_are_the_same_however_often_it_is_started(live, tmp_path):
     tasks = (("one", 0), ("one again", 0), ("other", 1))
-    one, one_again, other = (first_tracks(parts_of(task_of(live, name, index=index))) for name, index in tasks)
+
+    def tracks_of(name, **changes):
+        return first_tracks(parts_of(task_of(live, name, tracks_folder=tmp_path / name, **changes)))
+
+    one, one_again, other = (tracks_of(name, index=index) for name, index in tasks)
     assert one == one_again
     assert len({*one, *other}) == 8
-    assert first_tracks(parts_of(task_of(live, "one", run_state=reseeded(live)))) != one
+    assert tracks_of("one", run_state=reseeded(live)) != one
 
 
 def test_it_beats_while_numba_compiles():

@@ -18,7 +18,7 @@ from trackmania_rl.telemetry import video as video_module
 from trackmania_rl.telemetry.films import FilmData, film_evaluation, film_inputs, with_overlay, write_films
 from trackmania_rl.telemetry.input_picture import BLUE, GREEN, RED
 from trackmania_rl.telemetry.video import Underlay, VideoFile, ffmpeg_program, video_facts
-from trackmania_rl.track.generated_maps import track_of
+from trackmania_rl.track.map_sources import track_of
 
 
 def make_frames(n=12, height_px=48, width_px=64):

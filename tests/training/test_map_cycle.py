@@ -11,7 +11,7 @@ from trackmania_rl.race.race import CollectorProgress, CyclePosition
 from trackmania_rl.runs.snapshot import LiveSettings, write_snapshot
 from trackmania_rl.settings import MapEntry, load_settings
 from trackmania_rl.simulator.tracks.track_generator import TrackRecipe
-from trackmania_rl.track.generated_maps import GeneratedMaps
+from trackmania_rl.track.map_sources import GeneratedMaps
 from trackmania_rl.training.collector import map_cycle
 
 

@@ -28,7 +28,7 @@ from trackmania_rl.race.actions import ANALOG_PARTS
 from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.runs.store import require_disk
-from trackmania_rl.settings import DRIVER_SETTINGS, GeneratorSettings, MapEntry, Settings, SettingsError
+from trackmania_rl.settings import DRIVER_SETTINGS, Generator, MapEntry, Settings, SettingsError
 from trackmania_rl.settings.game import RACES
 from trackmania_rl.settings.values import FileName, Group, NonNegativeFloat, NonNegativeInt, PositiveInt
 
@@ -58,7 +58,7 @@ class DriverTrack(Group):
     map_name: FileName
     map_path: Line = ""
     reference_line: Line = ""
-    generator: GeneratorSettings | None = None
+    generator: Generator | None = None
     best_time_ms: PositiveInt | None = None
 
     @field_validator("map_path", "reference_line")

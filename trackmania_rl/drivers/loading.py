@@ -313,8 +313,15 @@ def differences_of_driver(values: Mapping[str, Any], settings: Settings) -> list
 
 def code_of_driver(settings: Settings) -> list[tuple[str, str]]:
     """List the imports in a driver's settings, as (setting, "module:attribute") pairs."""
-    parts = {"games": settings.game.games, "agent": settings.agent.agent, "network": settings.agent.network}
-    return [(setting, name) for setting, part in parts.items() for name in names_in(part)]
+    parts: list[tuple[str, str | NamedPart]] = [
+        ("games", settings.game.games),
+        ("agent", settings.agent.agent),
+        ("network", settings.agent.network),
+    ]
+    for entry in settings.game.map_cycle:
+        if isinstance(entry.generator, str | NamedPart):
+            parts.append(("map_cycle", entry.generator))
+    return [(setting, name) for setting, part in parts for name in names_in(part)]
 
 
 def names_in(part: str | NamedPart) -> list[str]:

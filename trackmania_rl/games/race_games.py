@@ -25,6 +25,7 @@ from trackmania_rl.race.race import Race
 from trackmania_rl.race.spaces import Spaces, race_spaces
 from trackmania_rl.settings import GameSettings, MapEntry, Settings, SettingsError, SyncSettings
 from trackmania_rl.track.game_map import load_reference_lines, named_maps
+from trackmania_rl.track.map_sources import check_map_sources
 
 log = logging.getLogger(__name__)
 
@@ -277,9 +278,10 @@ def check_edited_maps(settings: Settings, maps_folder: Path) -> None:
     """Check an edited map cycle before it is played.
 
     Raises:
-        UserError: if a file of a map is missing or damaged, or the real game has no such map.
+        UserError: if a file of a map is missing or damaged, a generator fails, or the real game has no such map.
     """
     load_reference_lines(settings, maps_folder)
+    check_map_sources(settings)
     if settings.game.game != "simulated":
         from trackmania_rl.tmi_interaction.launchers import make_launcher
 

@@ -35,7 +35,7 @@ from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.telemetry.live.feed import LiveMirror
 from trackmania_rl.track.game_map import line_begins_m
-from trackmania_rl.track.generated_maps import GeneratedMaps
+from trackmania_rl.track.map_sources import GeneratedMaps
 from trackmania_rl.training.collector import (
     BeginTurn,
     Collector,

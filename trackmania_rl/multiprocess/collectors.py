@@ -29,6 +29,7 @@ from trackmania_rl.processes import UNGUARDED, PipeEnd, spawn
 from trackmania_rl.race.race import CollectorProgress
 from trackmania_rl.settings import Settings
 from trackmania_rl.telemetry.live.feed import FOLDER
+from trackmania_rl.track.map_sources import TRACKS_FOLDER
 from trackmania_rl.training.demonstrations import Demonstration
 
 COLLECTOR_POLICY: Final = RestartPolicy(first_delay_s=1.0, longest_delay_s=30.0, most_failures=6)
@@ -145,7 +146,7 @@ class CollectorJob(Job):
             index=index,
             name=f"collector-{index}/{setup.session}/start-{n_starts}",
             maps_folder=setup.maps_folder,
-            tracks_folder=setup.folder / "generated_tracks" / f"collector-{index}",
+            tracks_folder=setup.folder / TRACKS_FOLDER / f"collector-{index}",
             live_folder=setup.folder / FOLDER,
             rollouts=rollouts,
             run_state=run_state,

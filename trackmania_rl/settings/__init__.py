@@ -8,6 +8,7 @@ are flat in the files and grouped here.
 from trackmania_rl.settings.game import ActionKeys as ActionKeys
 from trackmania_rl.settings.game import DemonstrationEntry as DemonstrationEntry
 from trackmania_rl.settings.game import GameSettings as GameSettings
+from trackmania_rl.settings.game import Generator as Generator
 from trackmania_rl.settings.game import GeneratorSettings as GeneratorSettings
 from trackmania_rl.settings.game import MapEntry as MapEntry
 from trackmania_rl.settings.groups import DRIVER_SETTINGS as DRIVER_SETTINGS

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 
 from trackmania_rl.settings.values import (
     Collector,
@@ -15,6 +16,7 @@ from trackmania_rl.settings.values import (
     Machine,
     Meaning,
     Milliseconds,
+    NamedPart,
     NonNegativeInt,
     OrNone,
     Part,
@@ -70,13 +72,24 @@ class GeneratorSettings(Group):
         return self
 
 
+def _kind_of_generator(value: Any) -> str:
+    is_part = isinstance(value, str | NamedPart) or callable(value) or (isinstance(value, Mapping) and "name" in value)
+    return "a part" if is_part else "that ships"
+
+
+Generator = Annotated[
+    Annotated[GeneratorSettings, Tag("that ships")] | Annotated[Part, Tag("a part")], Discriminator(_kind_of_generator)
+]
+"""Source of an entry's tracks: the one that ships, or a part of your own (`trackmania_rl/track/map_sources.py`)."""
+
+
 class MapEntry(Group):
     """Entry of the map cycle: `repeat` races in a row on one map, or on generated tracks."""
 
     map_name: FileName
     map_path: str = ""
     reference_line: str = ""
-    generator: GeneratorSettings | None = None
+    generator: Generator | None = None
     is_explo: bool
     fill_buffer: bool
     repeat: PositiveInt = 1

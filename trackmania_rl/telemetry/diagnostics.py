@@ -33,7 +33,6 @@ from PIL import Image
 from trackmania_rl.errors import UserError
 from trackmania_rl.files import replace_patiently
 from trackmania_rl.race.race import RACE_KINDS
-from trackmania_rl.track.generated_maps import generated_track
 
 if TYPE_CHECKING:  # matplotlib takes half a second to import, and not every run draws
     from matplotlib.axes import Axes
@@ -104,8 +103,6 @@ def draw_diagnostics(data: Data, folder: Path) -> Iterator[Picture]:
         UserError: if a file cannot be written.
     """
     about = data["about"]
-    if len(about.line_m) == 0 and (generated := generated_track(about.track)) is not None:
-        about.line_m = generated.laid_out.line_m
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for kind, draw in KINDS.items():

@@ -31,7 +31,7 @@ from trackmania_rl.telemetry.input_picture import (
 from trackmania_rl.telemetry.terminal_view import format_time
 from trackmania_rl.telemetry.video import VideoFile
 from trackmania_rl.tmi_interaction.script_player import Filming, ScriptPlayer, ScriptResult
-from trackmania_rl.track.generated_maps import track_of
+from trackmania_rl.track.map_sources import track_of
 
 SIZE_PX: Final = (640, 360)
 """Width and height for simulated game films."""

@@ -19,9 +19,10 @@ from trackmania_rl.files import MOST_LETTERS, check_file_name, write_durably
 from trackmania_rl.gbx.challenge import CHALLENGE_SUFFIX, is_challenge_file
 from trackmania_rl.paths import IS_CHECKOUT, PROJECT_FOLDER, SHIPPED_FOLDER, WORKING_FOLDER, command_line_of
 from trackmania_rl.settings import MapEntry, Settings, load_settings, settings_from_flat
+from trackmania_rl.simulator.tracks.track_design import TrackDesign
 from trackmania_rl.simulator.tracks.track_file import find_track_file, reference_line_file
-from trackmania_rl.simulator.tracks.track_generator import TrackRecipe
-from trackmania_rl.track.generated_maps import first_recipes, write_in_folder
+from trackmania_rl.simulator.tracks.track_generator import TrackRecipe, generate_track
+from trackmania_rl.track.map_sources import TRACKS_FOLDER, map_source, write_in_folder
 
 TRACKS_OF_A_GENERATOR: Final = 10
 MOST_GENERATED_TRACKS: Final = 1000
@@ -47,7 +48,7 @@ def map_entries(
         UserError: if a name is none of these, or a track cannot be written.
     """
     known = {entry.map_name: entry for entry in reversed(settings.game.map_cycle)}
-    tracks_folder = maps_folder / "generated_tracks" if tracks_folder is None else tracks_folder
+    tracks_folder = maps_folder / TRACKS_FOLDER if tracks_folder is None else tracks_folder
     entries = []
     for name in dict.fromkeys(names or (entry.map_name for entry in settings.game.map_cycle)):
         recipes = recipes_of(name)
@@ -58,7 +59,7 @@ def map_entries(
                 )
             entries += _entries_of(known[name], tracks_folder)
         elif recipes:
-            entries += _written(recipes, tracks_folder)
+            entries += _written((generate_track(recipe).design for recipe in recipes), tracks_folder)
         else:
             try:
                 track_file = find_track_file(name, maps_folder)
@@ -108,11 +109,11 @@ def recipes_of(name: str) -> list[TrackRecipe]:
 def _entries_of(line: MapEntry, tracks_folder: str | os.PathLike[str]) -> list[MapEntry]:
     if line.generator is None:
         return [line]
-    return _written(first_recipes(line.generator, TRACKS_OF_A_GENERATOR), tracks_folder)
+    return _written(map_source(line.generator).first(TRACKS_OF_A_GENERATOR), tracks_folder)
 
 
-def _written(recipes: Iterable[TrackRecipe], tracks_folder: str | os.PathLike[str]) -> list[MapEntry]:
-    return [_entry_of_track(write_in_folder(recipe, Path(tracks_folder))) for recipe in recipes]
+def _written(designs: Iterable[TrackDesign], tracks_folder: str | os.PathLike[str]) -> list[MapEntry]:
+    return [_entry_of_track(write_in_folder(design, Path(tracks_folder))) for design in designs]
 
 
 def _entry_of_track(track_file: Path) -> MapEntry:

@@ -22,7 +22,7 @@ from trackmania_rl.channels.run_state import NO_WEIGHTS, RunState, WeightsKind
 from trackmania_rl.games.protocol import GameIds, Games, Listener, Received
 from trackmania_rl.race.race import CollectorProgress, CyclePosition, Fragment, Race, stream_state
 from trackmania_rl.settings import MapEntry, Settings, shifts_of
-from trackmania_rl.track.generated_maps import GeneratedMaps, generator_key
+from trackmania_rl.track.map_sources import GeneratedMaps, generator_key
 
 log = logging.getLogger(__name__)
 
@@ -155,7 +155,8 @@ def _race_of_entry(entry: MapEntry, position: CyclePosition, generated_maps: Gen
     generator = generator_key(entry.generator)
     number = generated_maps.n_begun(entry.generator)
     position = position.model_copy(update={"generator": generator, "generator_number": number})
-    return CycleEntry(generated_maps.draw(entry), not entry.generator.is_one_track, position)
+    is_one_track = generated_maps.source(entry.generator).is_one_track
+    return CycleEntry(generated_maps.draw(entry), not is_one_track, position)
 
 
 class Collector:

@@ -116,6 +116,13 @@ class Track:
     mesh_world: MeshWorld | None = None  # surface and gates instead of the ribbon's; None for a road
 
     @property
+    def line_m(self) -> npt.NDArray[np.float64]:
+        """(N, 3) centre of the road from start to finish."""
+        ends_m = np.array([0.0, self.finish_station_m]) - RIBBON_SPACING_M / 2
+        first, last = np.searchsorted(self.ribbon.station_m, ends_m)
+        return self.ribbon.center_m[first : last + 1]
+
+    @property
     def world(self) -> Road | SurfaceMesh:
         """World that cars drive on: the mesh, if any, or the road."""
         return self.ribbon.road if self.mesh_world is None else self.mesh_world.mesh

@@ -14,7 +14,7 @@ from trackmania_rl.errors import UserError
 from trackmania_rl.protocol.messages import TICK_MS
 from trackmania_rl.simulator.race_batch import CarBatch, TrackForBatch
 from trackmania_rl.telemetry.live.feed import LiveRace
-from trackmania_rl.track.generated_maps import is_generated_track, track_of
+from trackmania_rl.track.map_sources import track_of
 
 ELSEWHERE_M: Final = 1.0
 """Largest distance from the recorded position; beyond it, the track is another one."""
@@ -95,10 +95,8 @@ class _DrivenAgain:
 
 @functools.lru_cache(maxsize=MOST_TRACKS)
 def _track(name: str, map_file: str) -> TrackForBatch | None:
-    is_generated = is_generated_track(name)
-    if not is_generated and not (map_file.endswith(".toml") and Path(map_file).is_file()):
-        return None
+    is_there = map_file.endswith(".toml") and Path(map_file).is_file()
     try:
-        return TrackForBatch(track_of(name if is_generated else map_file))
-    except UserError:  # the file has changed meanwhile
+        return TrackForBatch(track_of(map_file if is_there else name))
+    except UserError:  # no generated track, or the file has changed meanwhile
         return None

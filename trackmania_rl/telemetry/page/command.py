@@ -133,6 +133,7 @@ def drive(file: Path, run: RunFolder, project_folder: Path) -> None:
     from trackmania_rl.seeds import SeedTree
     from trackmania_rl.telemetry.figures import race_figures
     from trackmania_rl.telemetry.statistics import MapStatistics, TrainingStatistics
+    from trackmania_rl.track.map_sources import TRACKS_FOLDER
     from trackmania_rl.track.named_maps import map_entries
 
     driver = load_driver(file)
@@ -145,7 +146,7 @@ def drive(file: Path, run: RunFolder, project_folder: Path) -> None:
     statistics = TrainingStatistics()
     games = make_games_builder(settings).make_games(0, maps_folder, SeedTree(settings.run.seed).rng("page/games"))
     with contextlib.closing(games), contextlib.closing(log):
-        for entry in map_entries(settings, maps_folder, tracks_folder=run.path / "generated_tracks"):
+        for entry in map_entries(settings, maps_folder, tracks_folder=run.path / TRACKS_FOLDER):
             driven = rollout(games, entry, lambda: greedy_after(np.empty(0), driver.actor))
             driven.facts = driven.facts.with_changes(is_explo=False)
             history = statistics.maps.setdefault(entry.map_name, MapStatistics()).evaluated

@@ -101,7 +101,7 @@ class RunPage:
         with self._lock:
             settings, shape = self._settings, self._shapes.get(name)
         if shape is None:
-            shape = shape_of(name, settings, self._maps_folder(settings))
+            shape = shape_of(name, settings, self._maps_folder(settings), self.run.path)
             with self._lock:
                 if len(self._shapes) >= MOST_SHAPES:
                     self._shapes.clear()

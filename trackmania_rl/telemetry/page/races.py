@@ -20,6 +20,7 @@ from trackmania_rl.protocol.input_script import read_input_script
 from trackmania_rl.protocol.messages import TICK_MS
 from trackmania_rl.settings import MapEntry, Settings
 from trackmania_rl.simulator.tracks.track_design import LINE_SPACING_M
+from trackmania_rl.simulator.tracks.track_file import load_track
 from trackmania_rl.simulator.tracks.world import Track
 from trackmania_rl.telemetry.films import driven_states
 from trackmania_rl.telemetry.input_picture import InputTimeline
@@ -28,8 +29,8 @@ from trackmania_rl.telemetry.live.playback import RacePlayback
 from trackmania_rl.telemetry.page.runs import BestRun
 from trackmania_rl.telemetry.terminal_view import MEDALS
 from trackmania_rl.track.game_map import map_file
-from trackmania_rl.track.generated_maps import is_generated_track, track_of
 from trackmania_rl.track.line_building import arc_length, directions
+from trackmania_rl.track.map_sources import generated_track, track_of
 from trackmania_rl.track.reference_line import load_reference_line
 
 MOST_RACES: Final = 12
@@ -143,7 +144,7 @@ def race_of_inputs(best: BestRun, track_file: str) -> LiveRace:
     events = read_input_script(best.inputs)
     states: list[tuple[Any, ...]] = []
     until_ms = best.race_time_ms + _STATE_MS - TICK_MS  # so that the last state is at the record's time or after it
-    for race in driven_states(track_of(track_file), events, until_ms, _STATE_MS):
+    for race in driven_states(load_track(Path(track_file)), events, until_ms, _STATE_MS):
         car = race.car[0]
         speed, at = float(np.linalg.norm(car["velocity_m_s"])), car["position_m"].tolist()
         states.append((race.tick_time_ms, at, speed, int(car["gear"]), float(car["station_m"])))
@@ -264,7 +265,7 @@ def _jpeg(picture: npt.NDArray[np.uint8]) -> bytes:
     return file.getvalue()
 
 
-def shape_of(name: str, settings: Settings, maps_folder: Path) -> dict[str, Any]:
+def shape_of(name: str, settings: Settings, maps_folder: Path, run_folder: Path) -> dict[str, Any]:
     """Return a map in the map cycle or a generated track from above.
 
     Returns:
@@ -276,13 +277,13 @@ def shape_of(name: str, settings: Settings, maps_folder: Path) -> dict[str, Any]
         UserError: if there is no such map, or the files cannot be used.
     """
     facts = {"name": name, "zone_m": settings.observation.distance_between_zone_centers_m}
-    if is_generated_track(name):
-        return _of_track(track_of(name)) | facts
+    if (generated := generated_track(name, run_folder)) is not None:
+        return _of_track(track_of(generated)) | facts
     entry = next((entry for entry in settings.game.map_cycle if entry.map_name == name and entry.has_files), None)
     if entry is None:
         raise UserError(f"{name}: the run's map_cycle has no such map with files of its own")
     if settings.game.game == "simulated":
-        shape = _of_track(track_of(str(map_file(entry, maps_folder))))
+        shape = _of_track(load_track(map_file(entry, maps_folder)))
     else:
         shape = _of_line(entry, maps_folder, settings.observation.road_width_m / 2)
     return shape | facts

@@ -20,7 +20,7 @@ from trackmania_rl.race.observation_kernel import CAR_COLUMNS
 from trackmania_rl.race.race import Race, RaceFacts
 from trackmania_rl.telemetry.diagnostics import Data, draw_diagnostics
 from trackmania_rl.telemetry.statistics import RECENT_RACES
-from trackmania_rl.track.generated_maps import is_generated_track
+from trackmania_rl.track.map_sources import generated_track, track_of
 from trackmania_rl.training.diagnostics import Subject, gather
 from trackmania_rl.training.hooks.hook import Hook, Interval
 
@@ -133,10 +133,10 @@ class RecordEvaluations(Hook):
             self.run.figures.log("film", log_name, file, frames_total)
 
     def _track(self, facts: RaceFacts) -> str | None:
-        """Return the simulated game's track: the file, or a generated track's name; None for other games."""
+        """Return the simulated game's track, as `track_of` takes it; None for other games."""
         game = self.run.settings.game
-        if is_generated_track(facts.track):
-            return facts.track
+        if (generated := generated_track(facts.track, self.run.folder.path)) is not None:
+            return generated
         entry = next((entry for entry in game.map_cycle if entry.map_name == facts.map_name), None)
         if game.game != "simulated" or entry is None:
             return None
@@ -226,6 +226,8 @@ class DrawDiagnostics(Hook):
         folder = self.run.folder.diagnostics
         about = data["about"]
         try:
+            if len(about.line_m) == 0 and (track := generated_track(about.track, self.run.folder.path)) is not None:
+                about.line_m = track_of(track).line_m
             for picture in draw_diagnostics(data, folder):
                 kind = picture.kind if picture.kind == "racing_line" else f"diagnostics/{picture.kind}"
                 self.run.figures.log("picture", f"rollout/{kind}/{about.map_name}", picture.pixels, about.frames_total)
