@@ -251,7 +251,6 @@ class RemoteLearner(RolloutSink, RunState):
         return self._progress
 
     def _check(self) -> None:
-        """Raise the error of the connection."""
         if self._error is not None:
             raise self._error
 
@@ -295,7 +294,6 @@ class RemoteLearner(RolloutSink, RunState):
         return np.empty(self._machine.frames_shape, dtype=np.uint8)
 
     def _has_room(self) -> bool:
-        """Return whether the collector may hold one more race."""
         queued = [n_actions for number, (n_actions, _) in self._races.items() if number <= self._received]
         is_learner_busy = len(queued) >= MOST_QUEUED and sum(queued) >= MOST_ACTIONS_QUEUED
         n_held = len(self._races) + len(self._held)

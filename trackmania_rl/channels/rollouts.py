@@ -246,7 +246,6 @@ class SharedRolloutSink(RolloutSink):
 
     @override
     def _take_room(self, timeout_s: float) -> int | None:
-        """Take a free slot."""
         if not self._link.free.poll(timeout_s):
             return None
         with self._lock:

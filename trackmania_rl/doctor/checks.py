@@ -354,7 +354,6 @@ def _check_game_documents(base_path: str) -> Finding:
 
 
 def _check_plugin(base_path: str) -> Finding:
-    """Install or update the plugin in TMInterface's folder."""
     try:
         folder = find_plugins_folder(base_path)
     except UserError as error:

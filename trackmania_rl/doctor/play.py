@@ -98,7 +98,6 @@ def _drive(machine: RaceMachine, start: Observation) -> tuple[Observation, float
 
 
 def _check_plugin_version(version: int) -> Finding:
-    """Check the version that the game runs: it loaded the plugin at the start."""
     if version == LINK_VERSION:
         return ok(Check.PLUGIN, f"the game runs version {version}")
     runs = f"version {version}" if version else "another plugin than this project's"

@@ -94,7 +94,6 @@ def _api() -> HfApi:
 
 @contextlib.contextmanager
 def _naming(what: str) -> Iterator[None]:
-    """Raise the hub's errors as `UserError`."""
     from huggingface_hub.errors import EntryNotFoundError, HTTPError
 
     try:

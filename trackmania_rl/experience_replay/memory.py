@@ -107,7 +107,6 @@ def draw_test_side(n: int, test_ratio: float, block: int, generator: torch.Gener
 
 
 def _with_last(of_actions: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Append a zero: (T, ...) becomes (T + 1, ...)."""
     of_states = np.zeros((len(of_actions) + 1, *of_actions.shape[1:]), dtype=of_actions.dtype)
     of_states[:-1] = of_actions
     return of_states

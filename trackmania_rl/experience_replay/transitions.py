@@ -288,7 +288,6 @@ class TransitionStorage(Storage):
 
 
 def _moved(column: torch.Tensor, size: int) -> torch.Tensor:
-    """Return a longer column that begins with the old one."""
     longer = column.new_empty(size)
     longer[: len(column)] = column
     return longer

@@ -133,7 +133,6 @@ class SteppedEnvs(Games):
         return True
 
     def _waiting(self) -> list[int]:
-        """Return the games whose episode needs a decision."""
         return sorted(self._episodes)
 
     def _reset(self, game: int, options: dict[str, Any]) -> Any:
@@ -143,7 +142,6 @@ class SteppedEnvs(Games):
         return env.reset(seed=seed, options=options) if options else env.reset(seed=seed)
 
     def _add(self, game: int, decision: BatchDecision, row: int, made: Any) -> None:
-        """Add a decision and the result of its step to the game's episode."""
         longest = self.game.cutoff_race_longer_than_ms // self.game.ms_per_action
         longest = min(longest, self.game.cutoff_horizon_actions or longest)
         episode = self._episodes[game]

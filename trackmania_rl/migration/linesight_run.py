@@ -277,5 +277,4 @@ def _check_moments(moments: files.Moments, network: QuantileNetwork) -> None:
 
 
 def _as_vector(tensors: tuple[Tensor, ...]) -> Tensor:
-    """Return the parameters as one vector (P,)."""
     return torch.cat([tensor.reshape(-1) for tensor in tensors])

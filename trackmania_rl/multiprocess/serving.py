@@ -331,7 +331,6 @@ class ServeWorkers(Hook):
                     yield pb.Weights(kind=kind, digest=newest.digest, size=len(newest.data), offset=offset, piece=piece)
 
     def _newest_weights(self, kind: WeightsKind) -> _Weights:
-        """Return the newest weights, at limited intervals."""
         newest = self.run.channels.run_state.weights[kind]
         with self._lock:
             weights, now_s = self._weights[kind], time.monotonic()
@@ -370,7 +369,6 @@ class ServeWorkers(Hook):
             write_cars(self._live_folder, worker.number, own)
 
     def _refuse(self, worker: _Worker, context: grpc.ServicerContext, why: str) -> None:
-        """End a call because of one of its messages."""
         with worker.changed:
             worker.n_refused += 1
             if worker.call is context:

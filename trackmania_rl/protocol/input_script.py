@@ -100,7 +100,6 @@ def parse_input_script(text: str) -> list[InputEvent]:
 
 
 def _parse(text: str) -> tuple[list[InputEvent], list[str]]:
-    """Return the events, and notes on commands left out or clipped."""
     events: list[InputEvent] = []
     notes: list[str] = []
     for number, line in enumerate(text.splitlines(), start=1):
@@ -223,7 +222,6 @@ def _parse_time(word: str) -> int:
 
 
 def _format_time(time_ms: int) -> str:
-    """Format a time as seconds with two decimals, such as 62.50."""
     return f"{time_ms // 1000}.{time_ms % 1000 // 10:02d}"
 
 

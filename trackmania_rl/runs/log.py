@@ -254,7 +254,6 @@ class RunLog:
 
     @contextlib.contextmanager
     def _beginning(self) -> Iterator[None]:
-        """Raise `UserError` instead of an I/O error."""
         try:
             with self._writing():
                 yield

@@ -152,7 +152,6 @@ def _described(folder: Path, error: DamagedError) -> str:
 
 
 def _read(folder: Path, with_rows: bool) -> LoadedCheckpoint:
-    """Read a checkpoint. Check sizes and checksums first."""
     manifest = read_manifest(folder)
     memory = folder.parent / MEMORY_FOLDER
     has_rows = with_rows and manifest.rows is not None

@@ -203,7 +203,6 @@ def _plain(value: Any) -> Any:
 
 
 def _toml(value: Any, indent: int = 0) -> str:
-    """Write a plain value as TOML, a long array with one entry a line."""
     if isinstance(value, dict):
         entries = [f"{tomlkit.key(name).as_string()} = {_toml(entry)}" for name, entry in value.items()]
         return f"{{{', '.join(entries)}}}"

@@ -194,7 +194,6 @@ class CheckpointStore:
             delete_others(self._memory, _named(find_manifests(self._run_folder)))
 
     def _bytes_of(self, folders: Sequence[Path], manifests: Mapping[Path, Manifest]) -> int:
-        """Return the size that deleting these checkpoints frees."""
         left = {folder: manifest for folder, manifest in manifests.items() if folder not in folders}
         return sum(manifests[folder].n_bytes for folder in folders) + bytes_of_others(self._memory, _named(left))
 

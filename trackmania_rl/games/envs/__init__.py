@@ -153,7 +153,6 @@ vars(make_race_env)["metadata"] = RaceEnv.metadata  # gymnasium.make reads the r
 def _make_races(
     n_games: int, maps: PathText | Sequence[PathText], settings: Settings, reward: str, normalize: bool
 ) -> EnvRaces:
-    """Make the games and races of an environment."""
     maps_folder = PROJECT_FOLDER / settings.game.maps_folder
     names = [os.fspath(name) for name in ([maps] if isinstance(maps, str | os.PathLike) else maps)]
     with ExitStack() as opened:
