@@ -139,6 +139,7 @@ def test_a_run_finds_its_tracks_by_name(tmp_path):
     [
         ("raise ZeroDivisionError('nothing left')", "draw fails: ZeroDivisionError: nothing left"),
         ("return 'oval'", "returned a str in place of a TrackDesign"),
+        ("pass\n    races_per_track = 0", "races_per_track is 0, not 1 or more"),
         ("return TrackDesign('a/b', '', (straight(100),))", "a generated track's name 'a/b'"),
         ("return TrackDesign('loop', '', (straight(50), left(330, radius_m=30), straight(100)))", "loop"),
     ],

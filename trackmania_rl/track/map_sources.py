@@ -18,7 +18,7 @@ import numpy as np
 from trackmania_rl.errors import UserError, one_line
 from trackmania_rl.files import check_file_name
 from trackmania_rl.parts import make_part
-from trackmania_rl.settings import Generator, GeneratorSettings, MapEntry, Settings
+from trackmania_rl.settings import Generator, GeneratorSettings, MapEntry, Settings, SettingsError
 from trackmania_rl.simulator.tracks.track_design import TrackDesign, lay_out, write_track
 from trackmania_rl.simulator.tracks.track_file import load_track
 from trackmania_rl.simulator.tracks.track_generator import TrackRecipe, generate_track
@@ -76,11 +76,15 @@ def map_source(generator: Generator) -> MapSource:
     """Return the source that a map cycle entry's `generator` names.
 
     Raises:
-        SettingsError: if a part is missing, fails, or makes no `MapSource`.
+        SettingsError: if a part is missing, fails, makes no `MapSource`, or one without races.
     """
     if isinstance(generator, GeneratorSettings):
         return GeneratedTracks(generator)
     source: MapSource = make_part(generator, "generator", kinds=(MapSource,))
+    if source.races_per_track < 1:
+        raise SettingsError(
+            f"generator = {str(generator)!r}: races_per_track is {source.races_per_track}, not 1 or more"
+        )
     return source
 
 
@@ -124,7 +128,7 @@ class GeneratedMaps:
         self._newest: dict[str, tuple[int, Path]] = {}  # number and file of a generator's newest track
         self._kept: OrderedDict[Path, None] = OrderedDict()  # least recently used first
         for track_file in self._folder.glob("*.toml"):
-            if ORIGIN in track_file.read_text(encoding="utf-8").partition("\n")[0]:
+            if ORIGIN in track_file.read_text(encoding="utf-8", errors="replace").partition("\n")[0]:
                 _remove(track_file)
 
     def draw(self, entry: MapEntry) -> MapEntry:
