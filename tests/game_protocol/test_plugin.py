@@ -25,7 +25,7 @@ def test_a_starting_game_never_listens_at_the_port_of_its_last_session(make_play
     while not accepts_connections(played.port):
         assert not accepts_connections(stale)
     assert not accepts_connections(stale)
-    assert f"listening on 127.0.0.1:{played.port}" in caplog.text
+    wait_until(lambda: f"listening on 127.0.0.1:{played.port}" in caplog.text)  # said after the port is open
     played.connect()
 
 
