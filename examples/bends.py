@@ -1,9 +1,11 @@
 """Tracks of your own: two bends between straights, drawn anew for every four races.
 
-map_cycle = (
-{"map_name": "bends", "generator": "examples.bends:Bends", "is_explo": True, "fill_buffer": True, "repeat": 4},
-{"map_name": "bends", "generator": "examples.bends:Bends", "is_explo": False, "fill_buffer": True},
-)
+A configuration names them:
+
+    map_cycle = (
+        {"map_name": "bends", "generator": "examples.bends:Bends", "is_explo": True, "fill_buffer": True, "repeat": 4},
+        {"map_name": "bends", "generator": "examples.bends:Bends", "is_explo": False, "fill_buffer": True},
+    )
 """
 
 import numpy as np

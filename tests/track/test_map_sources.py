@@ -18,6 +18,7 @@ from trackmania_rl.track.map_sources import (
     MapSource,
     check_map_sources,
     generated_track,
+    generator_key,
     track_of,
 )
 
@@ -96,7 +97,9 @@ def test_a_source_of_a_users_own_is_one_class(tmp_path):
     assert names == [name for name in names[::4] for _ in range(4)], "four races on each"
     assert len({*names}) == 3
     assert all(load_track(Path(entry.map_path)).finish_station_m > 100 for entry in drawn)
-    continued = GeneratedMaps(tmp_path / "others", np.random.SeedSequence(1), n_begun=dict.fromkeys(maps._newest, 4))
+    continued = GeneratedMaps(
+        tmp_path / "others", np.random.SeedSequence(1), n_begun={generator_key("examples.bends:Bends"): 4}
+    )
     assert Path(continued.draw(entry_of("examples.bends:Bends")).map_path).stem == names[4]
 
 
@@ -123,7 +126,7 @@ def test_a_source_that_fails_at_times_costs_a_track_and_no_collector(tmp_path, m
 
 
 def test_a_run_finds_its_tracks_by_name(tmp_path):
-    """Whoever shows a race has the name only: tracks of a user's own are files, and a recipe is made again."""
+    """A page or film has a track's name only: a file in the run, or a recipe, from which the track is made again."""
     maps = GeneratedMaps(tmp_path / "generated_tracks" / "collector-0", np.random.SeedSequence(1))
     drawn = Path(maps.draw(entry_of("examples.bends:Bends")).map_path)
     assert generated_track(drawn.stem, tmp_path) == str(drawn)
